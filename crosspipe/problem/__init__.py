@@ -1,0 +1,19 @@
+"""WHAT is to be scheduled: block costs, links, traversal, memory, the Problem itself."""
+
+from crosspipe.problem.costs import BlockCost, BlockCosts, Spread
+from crosspipe.problem.links import Finding, Hop, Link, LinkTable
+from crosspipe.problem.problem import DataParallel, Problem
+from crosspipe.problem.traversal import TRAVERSALS
+
+__all__ = [
+    "TRAVERSALS",
+    "BlockCost",
+    "BlockCosts",
+    "DataParallel",
+    "Finding",
+    "Hop",
+    "Link",
+    "LinkTable",
+    "Problem",
+    "Spread",
+]

@@ -1,0 +1,75 @@
+"""What a run leaves behind: one RunRecord (JSON) and its measured Timelines (Parquet, see `crosspipe.store.timelines`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from crosspipe.problem import Finding
+
+
+class Iteration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training iteration. Times in ns; `makespan_ns` first event to last, `iteration_ns` with norm and optimizer.
+
+    With pacing these are anchored times; `raw_makespan_ns` is what the wall clock said. A block or message is late when
+    it ended after its anchor.
+    """
+
+    index: int
+    warmup: bool
+    loss: float
+    gradient_norm: float
+    makespan_ns: int
+    iteration_ns: int
+    gradient_norm_ns: int
+    optimizer_step_ns: int
+    raw_makespan_ns: int
+    late_blocks: int = 0
+    late_messages: int = 0
+    largest_lateness_ns: int = 0
+    total_lateness_ns: int = 0
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one rank ran."""
+
+    rank: int
+    stage: int
+    site: int
+    host: str
+    pid: int
+    device: str
+    clock_offset_ns: int = 0
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="run_record"):
+    """A schedule, executed: what was predicted, what was measured, how far the emulation held.
+
+    `origin` is "emulated" (delay injected from the alpha-beta model), "shaped TCP" or "real link". `pace` is the
+    multiple of the profiled block times the run was paced at (None: not paced). `predicted_iteration_ns` is the
+    predicted makespan plus the profiled gradient norm and optimizer step, at the same pace.
+    `gradient_relative_error` compares the first iteration's gradients with one process (None: not compared).
+    `delay_error_ns` holds percentiles ("p50", "p95", "max") of |arrival as waited for - arrival as planned|.
+    """
+
+    schema: int = 1
+    problem_digest: str
+    schedule_name: str
+    origin: str
+    transport: str
+    pace: float | None
+    predicted_makespan_ns: int
+    predicted_iteration_ns: int
+    iterations: tuple[Iteration, ...]
+    peak_activation_bytes: tuple[int, ...] = ()  # per stage, measured
+    planned_receive_bytes: tuple[int, ...] = ()  # per stage, beside the activations
+    gradient_relative_error: float | None = None
+    delay_error_ns: dict[str, int] = {}
+    messages_sent: int = 0
+    findings: tuple[Finding, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    environment: dict[str, str] = {}
+
+    @property
+    def measured(self) -> tuple[Iteration, ...]:
+        """Iterations after the warm-up."""
+        return tuple(i for i in self.iterations if not i.warmup)
