@@ -1,7 +1,7 @@
 """An ORDER: Schedule, Timeline, the performance model, the checker, drawing, formats in and out."""
 
 from crosspipe.schedule.order import Block, Certificate, Message, Provenance, Schedule
-from crosspipe.schedule.simulate import simulate_reference
+from crosspipe.schedule.reference import simulate_reference
 from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline
 
 __all__ = [
