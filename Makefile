@@ -1,0 +1,42 @@
+# Everything a checkout needs: `make demo`, `make test`, `make check`. `make help` lists the targets.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# one lock for everything that measures time on this machine
+LOCK   := flock --timeout 3600 $(or $(TMPDIR),/tmp)/crosspipe-machine.lock
+GPU    := $(shell nvidia-smi >/dev/null 2>&1 || echo "and not gpu")
+PYTEST := $(BIN)/python -m pytest --forbid-skips
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check wheel clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.installed  ## make .venv with the package, all extras and the development tools, pinned
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt 'torch==2.13.0'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: install  ## the whole road on this machine: measure, solve, run, report (minutes; seconds when called again)
+	$(LOCK) $(BIN)/crosspipe run experiment=demo
+
+test: install  ## the test suite without Slurm: parallel tests first, then the serial ones alone
+	$(PYTEST) -n auto -m "not serial and not cluster $(GPU)"
+	$(LOCK) $(PYTEST) -m "serial and not cluster $(GPU)"
+
+check: install  ## lint, format, types and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel: install  ## build dist/crosspipe-*.whl
+	rm -rf dist
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:  ## remove the environment and build outputs; campaigns and the store stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

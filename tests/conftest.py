@@ -1,0 +1,19 @@
+"""Shared by all tests: `--forbid-skips` turns a skipped test into a failed session, so that a green run ran everything."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--forbid-skips", action="store_true", help="fail the session if any test was skipped")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("--forbid-skips"):
+        return
+    skipped = len(reporter.stats.get("skipped", []))
+    if skipped and exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(f"{skipped} tests were skipped, and --forbid-skips was given", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
