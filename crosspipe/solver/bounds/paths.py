@@ -1,0 +1,88 @@
+"""What a bound may assume of a Problem: shortest block times, least times between two events of a microbatch.
+
+Not a bound itself. A fused B is covered by shortening: inside any B of `backward_ns` there is room for a D of
+min(D, B) followed by a W of min(W, B - D), so every valid schedule, with B or without, is also a valid timing of the
+problem whose D and W have those lengths and which has no B. All bounds are proved on that problem.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from crosspipe.problem import Problem
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Least times of a Problem in ns; every tuple is indexed by position 0 .. P - 1.
+
+    `forward`, `input_grad`, `weight_grad`: block times that hold with and without fused B. `forward_delay[p]` is the
+    delay of the message from p to p + 1, `backward_delay[p]` from p + 1 to p (P - 1 of each). `head[p]`: the earliest
+    start of an F at p. `tail[p]`: from the end of a D at p to the end of all that must follow it (its W, the D and W
+    of the positions before it, gradient reductions). `gather[p]` and `reduce[p]`: delay of the DP messages, 0 without.
+    """
+
+    forward: tuple[int, ...]
+    input_grad: tuple[int, ...]
+    weight_grad: tuple[int, ...]
+    forward_delay: tuple[int, ...]
+    backward_delay: tuple[int, ...]
+    gather: tuple[int, ...]
+    reduce: tuple[int, ...]
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        return len(self.forward)
+
+    def up_ns(self, first: int, last: int) -> int:
+        """From the end of F at position `first` to the earliest start of F at `last` > `first`, same microbatch."""
+        return sum(self.forward_delay[first:last]) + sum(self.forward[first + 1 : last])
+
+    def down_ns(self, first: int, last: int) -> int:
+        """From the end of D at position `first` to the earliest start of D at `last` < `first`, same microbatch."""
+        return sum(self.backward_delay[last:first]) + sum(self.input_grad[last + 1 : first])
+
+    def turn_ns(self, position: int) -> int:
+        """From the end of F at `position` to the earliest start of D there, same microbatch: all the way and back."""
+        end = self.positions - 1
+        if position == end:
+            return 0
+        there = self.up_ns(position, end) + self.forward[end]
+        return there + self.input_grad[end] + self.down_ns(end, position)
+
+
+def paths_of(problem: Problem) -> Paths:
+    """The `Paths` of a problem, in O(positions)."""
+    forward, input_grad, weight_grad, gather, reduce = [], [], [], [], []
+    for position in range(problem.positions):
+        stage, chunk = problem.place(position)
+        cost = problem.costs[stage][chunk]
+        shortest = min(cost.input_grad_ns, cost.backward_ns)
+        forward.append(cost.forward_ns)
+        input_grad.append(shortest)
+        weight_grad.append(min(cost.weight_grad_ns, cost.backward_ns - shortest))
+        parallel = problem.data_parallel[stage][chunk] if problem.data_parallel else None
+        gather.append(parallel.gather.delay_ns if parallel and parallel.gather else 0)
+        reduce.append(parallel.reduce.delay_ns if parallel else 0)
+    forward_delay = [hop.delay_ns for hop in problem.forward_hops]
+    backward_delay = [hop.delay_ns for hop in problem.backward_hops]
+    head: list[int] = []
+    tail: list[int] = []
+    for position in range(problem.positions):
+        arrival = head[-1] + forward[position - 1] + forward_delay[position - 1] if position else 0
+        head.append(max(arrival, gather[position]))
+        own = weight_grad[position] + reduce[position]
+        further = backward_delay[position - 1] + input_grad[position - 1] + tail[-1] if position else 0
+        tail.append(max(own, further))
+    return Paths(
+        forward=tuple(forward),
+        input_grad=tuple(input_grad),
+        weight_grad=tuple(weight_grad),
+        forward_delay=tuple(forward_delay),
+        backward_delay=tuple(backward_delay),
+        gather=tuple(gather),
+        reduce=tuple(reduce),
+        head=tuple(head),
+        tail=tuple(tail),
+    )
