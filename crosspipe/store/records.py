@@ -1,4 +1,4 @@
-"""What a run leaves behind: one RunRecord (JSON) and its measured Timelines (Parquet, see `crosspipe.store.timelines`)."""
+"""What a run leaves behind: one RunRecord (JSON); its measured Timelines are Parquet (`crosspipe.store.timelines`)."""
 
 from __future__ import annotations
 
