@@ -1,0 +1,128 @@
+"""The schedules by name, and `solve`, the one way to get one: checked, re-timed and certified.
+
+It decides nothing about orders itself; each name stands for a method in a module of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from crosspipe.errors import UsageError
+from crosspipe.problem import Problem
+from crosspipe.schedule import Schedule
+from crosspipe.solver import static
+from crosspipe.solver.bounds import lower_bound
+from crosspipe.solver.certify import Found, certified
+
+
+class Progress(NamedTuple):
+    """How far a search is: best makespan and proven bound in ns, gap as in Certificate, elapsed seconds."""
+
+    makespan_ns: int
+    lower_bound_ns: int
+    gap: float
+    elapsed_s: float
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a method may use: seconds until `deadline_s` (time.monotonic), workers, seed, pieces, hints, a listener."""
+
+    deadline_s: float
+    workers: int
+    seed: int
+    pieces: int
+    hints: tuple[Schedule, ...] = ()
+    progress: Callable[[Progress], None] | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule by name: the traversal it belongs to (None: any), one line of what it is, its family, its method.
+
+    `family` is "static" (fixed order), "generated" (static, from the block times), "greedy", "exact" or "portfolio".
+    """
+
+    traversal: str | None
+    doc: str
+    family: str
+    method: Callable[[Problem, Request], Found]
+
+
+def _fixed(orders: Callable[[Problem], static.Orders]) -> Callable[[Problem, Request], Found]:
+    return lambda problem, request: Found(orders=orders(problem))
+
+
+SCHEDULES: dict[str, Entry] = {
+    "gpipe": Entry(traversal="ud", family="static", doc="all F, then all B", method=_fixed(static.gpipe)),
+    "1f1b": Entry(traversal="ud", family="static", doc="one F, one fused B", method=_fixed(static.one_f_one_b)),
+    "zbh1": Entry(
+        traversal="ud", family="static", doc="1F1B with split backward, memory of 1F1B", method=_fixed(static.zbh1)
+    ),
+    "interleaved_1f1b": Entry(
+        traversal="loop", family="static", doc="1F1B over chunks, fused B", method=_fixed(static.interleaved_1f1b)
+    ),
+}
+
+
+def solve(
+    problem: Problem,
+    name: str = "auto",
+    *,
+    time_limit_s: float = 60.0,
+    workers: int | None = None,
+    seed: int = 0,
+    pieces: int = 8,
+    hint: Schedule | Iterable[Schedule] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Schedule:
+    """The schedule `name` (a key of `SCHEDULES`) for `problem`, valid, re-timed, with Certificate and Provenance.
+
+    `time_limit_s` bounds searches; `workers` defaults to the CPUs this process may use; `pieces` is n_sub of
+    `cross_ud_sub`; `hint` is one or more schedules of the same shape to start from (a neighbouring delay's, say);
+    `progress` hears of every improvement. An interrupt (SIGINT) during a search ends it with the best so far.
+
+    Raises UsageError for an unknown name, a schedule of another traversal, or an option that makes no sense;
+    FieldError where the family does not allow the counts; Infeasible where the schedule does not fit the memory.
+    """
+    started = time.monotonic()
+    entry = SCHEDULES.get(name)
+    if entry is None:
+        raise UsageError("schedule", name, "no such schedule", f"use one of {', '.join(SCHEDULES)}")
+    if entry.traversal not in (None, problem.traversal):
+        fitting = [n for n, e in SCHEDULES.items() if e.traversal in (None, problem.traversal)]
+        raise UsageError(
+            "schedule",
+            name,
+            f"is a schedule of traversal {entry.traversal}, the problem's traversal is {problem.traversal}",
+            f"make the problem with traversal {entry.traversal}, or use one of {', '.join(fitting)}",
+        )
+    if not time_limit_s > 0:
+        raise UsageError("time_limit_s", time_limit_s, "leaves no time", "give seconds > 0")
+    if workers is not None and workers < 1:
+        raise UsageError("workers", workers, "nobody would work", "use 1 or more")
+    if pieces < 1:
+        raise UsageError("pieces", pieces, "a block has at least one piece", "use 1 or more")
+    hints = () if hint is None else (hint,) if isinstance(hint, Schedule) else tuple(hint)
+    for one in hints:
+        one.check_fits(problem)
+    problem.check_memory_floor()
+    request = Request(
+        deadline_s=started + time_limit_s,
+        workers=workers or usable_cpus(),
+        seed=seed,
+        pieces=pieces,
+        hints=hints,
+        progress=progress,
+    )
+    bound = lower_bound(problem)
+    found = entry.method(problem, request)
+    return certified(problem, name, found, (bound,), started_s=started, seed=request.seed, workers=request.workers)
+
+
+def usable_cpus() -> int:
+    """CPUs this process may run on: the affinity mask where the system has one, else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
