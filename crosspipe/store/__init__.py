@@ -1,7 +1,23 @@
 """Artifacts: typed files, timelines in Parquet, and the store that holds them under content keys."""
 
+from crosspipe.store.claims import Claim, my_claim
 from crosspipe.store.files import load, save
 from crosspipe.store.records import Iteration, Rank, RunRecord
+from crosspipe.store.request import Request
+from crosspipe.store.store import Done, Store
 from crosspipe.store.timelines import read_timelines, write_timelines
 
-__all__ = ["Iteration", "Rank", "RunRecord", "load", "read_timelines", "save", "write_timelines"]
+__all__ = [
+    "Claim",
+    "Done",
+    "Iteration",
+    "Rank",
+    "Request",
+    "RunRecord",
+    "Store",
+    "load",
+    "my_claim",
+    "read_timelines",
+    "save",
+    "write_timelines",
+]
