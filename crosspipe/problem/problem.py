@@ -110,6 +110,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return self.backward_hops[position - 1] if position > 0 else None
         return None
 
+    def message_hop(self, kind: str, position: int) -> Hop | None:
+        """The hop of a message: F and D as `hop`, reduce and gather of the (stage, chunk) at `position`; else None."""
+        if kind in ("reduce", "gather"):
+            if not self.data_parallel:
+                return None
+            stage, chunk = self.place(position)
+            replica = self.data_parallel[stage][chunk]
+            return replica.reduce if kind == "reduce" else replica.gather
+        return self.hop(kind, position)
+
     def crosses_sites(self, kind: str, position: int) -> bool:
         """Whether that message leaves its site."""
         other = position + 1 if kind == "F" else position - 1
@@ -234,7 +244,8 @@ def cross_site_hops(
     traversal: str, stages: int, chunks: int, sites: Sequence[int], latency_ns: int, serialisation_ns: int
 ) -> tuple[tuple[Hop, ...], tuple[Hop, ...]]:
     """Forward and backward hops where only boundaries across sites cost, each on the wire `site>site` it crosses."""
-    forward, backward = [], []
+    forward: list[Hop] = []
+    backward: list[Hop] = []
     for position in range(stages * chunks - 1):
         here = sites[place_of(traversal, stages, position)[0]]
         there = sites[place_of(traversal, stages, position + 1)[0]]

@@ -2,6 +2,7 @@
 
 from crosspipe.schedule.order import Block, Certificate, Message, Provenance, Schedule
 from crosspipe.schedule.reference import simulate_reference
+from crosspipe.schedule.simulation import simulate
 from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "TimedBlock",
     "TimedMessage",
     "Timeline",
+    "simulate",
     "simulate_reference",
 ]

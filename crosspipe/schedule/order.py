@@ -6,12 +6,16 @@ it was found.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
+
+BLOCK_KINDS = "FDWB"
+MAX_PIECES = 4095  # of one W; the compiled model packs it in 12 bits
 
 
 class Block(NamedTuple):
@@ -37,6 +41,11 @@ class Message(NamedTuple):
     kind: str
     position: int
     microbatch: int
+
+    def __str__(self) -> str:
+        if self.kind in ("reduce", "gather"):
+            return f"{self.kind} of position {self.position}"
+        return f"message {self.kind}{self.microbatch} from position {self.position}"
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,7 +109,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if len(self.orders) != self.stages:
-            raise FieldError("orders", f"{len(self.orders)} stages", f"stages says {self.stages}", "one order per stage")
+            raise FieldError(
+                "orders", f"{len(self.orders)} stages", f"stages says {self.stages}", "one order per stage"
+            )
 
     def check_fits(self, problem: Problem) -> None:
         """Raises FieldError where traversal or sizes differ from the Problem's, naming the right value."""
@@ -108,3 +119,73 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             mine, theirs = getattr(self, field), getattr(problem, field)
             if mine != theirs:
                 raise FieldError(f"schedule.{field}", mine, f"the problem has {theirs!r}", f"use {field} {theirs!r}")
+
+    def check_runs_on(self, problem: Problem) -> None:
+        """Raises FieldError unless it fits the Problem and names each of its blocks and messages at most once.
+
+        This is what timing an order needs. Whether every block is there, in a good order and within memory is for
+        `crosspipe.schedule.check`.
+        """
+        self.check_fits(problem)
+        for where, wrong in [*block_faults(problem, self.orders), *message_faults(problem, self.messages)]:
+            raise FieldError(where, wrong.what, wrong.why, wrong.remedy)
+
+
+class Fault(NamedTuple):
+    """What stands in an order that the Problem does not have: the entry in words, why it is wrong, what is right."""
+
+    what: str
+    why: str
+    remedy: str
+
+
+def block_faults(problem: Problem, orders: tuple[tuple[Block, ...], ...]) -> Iterator[tuple[str, Fault]]:
+    """Blocks that do not exist, or stand twice (D and B of one microbatch do the same work): (dotted field, Fault)."""
+    for stage, order in enumerate(orders):
+        seen: set[tuple[str | int, ...]] = set()
+        for i, block in enumerate(order):
+            kind, chunk, microbatch, piece, pieces = block
+            where = f"orders[{stage}][{i}]"
+            if kind not in BLOCK_KINDS:
+                yield where, Fault(str(block), f"there is no block of kind {kind!r}", "use F, D, W or B")
+            elif not 0 <= chunk < problem.chunks:
+                yield where, Fault(str(block), f"there is no chunk {chunk}", f"use 0 to {problem.chunks - 1}")
+            elif not 0 <= microbatch < problem.microbatches:
+                last = problem.microbatches - 1
+                yield where, Fault(str(block), f"there is no microbatch {microbatch}", f"use 0 to {last}")
+            elif not 0 <= piece < pieces <= MAX_PIECES or (kind != "W" and pieces != 1):
+                yield where, Fault(str(block), f"is piece {piece} of {pieces}", "only W is cut, pieces count from 0")
+            else:
+                work = (
+                    ("W", chunk, microbatch, piece)
+                    if kind == "W"
+                    else ("D" if kind == "B" else kind, chunk, microbatch)
+                )
+                if work in seen:
+                    yield where, Fault(str(block), "the order has this work before", "list each block once")
+                seen.add(work)
+
+
+def message_faults(problem: Problem, messages: dict[str, tuple[Message, ...]]) -> Iterator[tuple[str, Fault]]:
+    """Listed messages that do not travel on that wire, or stand twice: (dotted field, Fault)."""
+    for wire, order in messages.items():
+        seen: set[Message] = set()
+        if wire not in problem.wires:
+            known = ", ".join(problem.wires) or "none"
+            yield f"messages[{wire!r}]", Fault(f"{len(order)} messages", "there is no such wire", f"wires: {known}")
+            continue
+        for i, message in enumerate(order):
+            where = f"messages[{wire!r}][{i}]"
+            kind, position, microbatch = message
+            count = problem.microbatches if kind in ("F", "D") else 1
+            hop = None
+            if kind in ("F", "D", "gather", "reduce") and 0 <= position < problem.positions:
+                hop = problem.message_hop(kind, position)
+            if hop is None or hop.wire != wire or not 0 <= microbatch < count:
+                yield (
+                    where,
+                    Fault(str(message), "no such message travels on this wire", "list only this wire's messages"),
+                )
+            elif message in seen:
+                yield where, Fault(str(message), "the wire's order has it before", "list each message once")
+            seen.add(message)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 
-from crosspipe.errors import Deadlock
 from crosspipe.problem import Problem
+from crosspipe.schedule.deadlock import explain_deadlock
 from crosspipe.schedule.order import Block, Message, Schedule
-from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, memory_steps
+from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, in_ready_order, memory_steps
 
 
 def simulate_reference(problem: Problem, schedule: Schedule) -> Timeline:
@@ -21,124 +21,98 @@ def simulate_reference(problem: Problem, schedule: Schedule) -> Timeline:
     its wire, occupies it for its serialisation, arrives a latency later. Wires with a listed order serve it strictly,
     others first come first served (ready time, then microbatch, D before F, position).
 
-    Raises FieldError if the schedule is not of this problem's shape, Deadlock (with who waits for whom) if it cannot
-    finish.
+    Raises FieldError if the schedule is not of this problem's shape or names what the problem does not have, Deadlock
+    (with who waits for whom) if it cannot finish.
     """
-    schedule.check_fits(problem)
+    schedule.check_runs_on(problem)
     stages = range(problem.stages)
-    done: list[list[TimedBlock]] = [[] for _ in stages]
-    finished: dict[tuple[str, int, int], int] = {}  # (kind, position, microbatch) -> end of the block (all its pieces)
-    arrived: dict[tuple[str, int, int], int] = {}  # message as received at a position -> arrival
-    events: list[tuple[int, int, int, int, Message]] = []  # messages by ready time and tie-break
-    waiting: dict[str, dict[Message, int]] = {w: {} for w in schedule.messages}  # listed wires: ready, not yet served
-    listed = {wire: iter(order) for wire, order in schedule.messages.items()}
-    heads = {wire: next(order, None) for wire, order in listed.items()}
-    wire_free: dict[str, int] = {}
-    sent: list[TimedMessage] = []
-    left = {
-        (stage, chunk): sum(b.kind in "WB" and b.chunk == chunk for b in schedule.orders[stage])
-        for stage in stages
-        for chunk in range(problem.chunks)
+    places = [problem.place(position) for position in range(problem.positions)]
+    blocks: list[list[TimedBlock]] = [[] for _ in stages]
+    available: dict[tuple[str, int, int], int] = {}  # inputs at a position: own blocks, messages as (kind, to, mb)
+    gathers = [Message("gather", k, 0) for k in range(problem.positions) if problem.message_hop("gather", k)]
+    reductions = {  # blocks left before a position's gradients are reduced
+        k: sum(b.chunk == places[k][1] and b.kind in "WB" for b in schedule.orders[places[k][0]])
+        for k in range(problem.positions)
+        if problem.data_parallel
     }
-
-    def hop_of(message: Message):  # type: ignore[no-untyped-def]
-        if message.kind in ("reduce", "gather"):
-            stage, chunk = problem.place(message.position)
-            return getattr(problem.data_parallel[stage][chunk], message.kind)
-        return problem.hop(message.kind, message.position)
+    events: list[tuple[tuple[int, int, bool, int, str], Message]] = []  # a heap of messages in ready order
+    wire_free: dict[str, int] = {}
+    to_serve = {wire: list(order) for wire, order in schedule.messages.items()}  # what a listed wire serves next
+    waiting: dict[str, dict[Message, int]] = {wire: {} for wire in to_serve}  # ready on a listed wire, and since when
+    sent: list[TimedMessage] = []
 
     def send(message: Message, ready: int) -> None:
-        backward_first = 0 if message.kind != "F" else 1
-        heapq.heappush(events, (ready, message.microbatch, backward_first, message.position, message))
+        heapq.heappush(events, (in_ready_order(TimedMessage(message, None, ready, 0, 0, 0)), message))
 
-    def serve(message: Message, ready: int) -> int:
-        hop = hop_of(message)
-        start = ready if hop.wire is None else max(ready, wire_free.get(hop.wire, 0))
-        served = start + hop.serialisation_ns
-        if hop.wire is not None:
-            wire_free[hop.wire] = served
-        kind, position, microbatch = message
-        target = position + {"F": 1, "D": -1}.get(kind, 0)
-        arrived[kind, target, microbatch] = served + hop.latency_ns
-        sent.append(TimedMessage(message, hop.wire, ready, start, served, served + hop.latency_ns))
-        return problem.place(target)[0]
-
-    def missing_input(stage: int, block: Block) -> tuple[int | None, str]:
-        """Earliest time the block's inputs allow, or (None, what it waits for)."""
-        kind, chunk, mb = block.kind, block.chunk, block.microbatch
-        position = problem.position(stage, chunk)
-        needs: list[tuple[dict[tuple[str, int, int], int], tuple[str, int, int]]] = []
+    def earliest(position: int, block: Block) -> int | None:
+        """When the inputs of a block are there, in ns; None while one of them has no time yet."""
+        kind, _, mb = block[:3]
         if kind == "F":
-            if position > 0:
-                needs.append((arrived, ("F", position, mb)))
-            if problem.data_parallel and problem.data_parallel[stage][chunk].gather is not None:
-                needs.append((arrived, ("gather", position, 0)))
-        elif kind in ("D", "B"):
-            needs.append((finished, ("F", position, mb)))
-            if position < problem.positions - 1:
-                needs.append((arrived, ("D", position, mb)))
+            needs = [("F to", position, mb)] if position else []
+            needs += [("gather", position, 0)] if Message("gather", position, 0) in gathers else []
+        elif kind == "W":
+            needs = [("D", position, mb)]
         else:
-            needs.append((finished, ("D", position, mb)))
-        for table, key in needs:
-            if key not in table:
-                what = "the message" if table is arrived else "its own"
-                return None, f"{what} {key[0]}{mb} at position {position}"
-        return max((table[key] for table, key in needs), default=0), ""
+            needs = [("F", position, mb)] + ([("D to", position, mb)] if position + 1 < problem.positions else [])
+        moments = [available.get(need) for need in needs]
+        return None if None in moments else max((m for m in moments if m is not None), default=0)
 
     def advance(stage: int) -> None:
-        order = schedule.orders[stage]
-        while len(done[stage]) < len(order):
-            block = order[len(done[stage])]
-            earliest, _ = missing_input(stage, block)
-            if earliest is None:
-                return
-            cost = problem.costs[stage][block.chunk]
-            start = max(earliest, done[stage][-1].end_ns if done[stage] else 0)
-            end = start + cost.duration_ns(block.kind, block.piece, block.pieces)
-            done[stage].append(TimedBlock(block, start, end))
+        for block in schedule.orders[stage][len(blocks[stage]) :]:
             position = problem.position(stage, block.chunk)
-            kind = "D" if block.kind == "B" else block.kind
-            finished[kind, position, block.microbatch] = end
-            if problem.hop(kind, position) is not None:
-                send(Message(kind, position, block.microbatch), end)
-            if block.kind in "WB":
-                left[stage, block.chunk] -= 1
-                if problem.data_parallel and left[stage, block.chunk] == 0:
+            inputs = earliest(position, block)
+            if inputs is None:
+                return
+            start = max(inputs, blocks[stage][-1].end_ns if blocks[stage] else 0)
+            end = start + problem.costs[stage][block.chunk].duration_ns(block.kind, block.piece, block.pieces)
+            blocks[stage].append(TimedBlock(block, start, end))
+            if block.kind != "W":
+                output = Message("D" if block.kind == "B" else block.kind, position, block.microbatch)
+                available[output] = end
+                if problem.message_hop(*output[:2]) is not None:
+                    send(output, end)
+            if block.kind in "WB" and position in reductions:
+                reductions[position] -= 1
+                if reductions[position] == 0:
                     send(Message("reduce", position, 0), end)
 
+    def serve(message: Message, ready: int) -> None:
+        kind, position, mb = message
+        hop = problem.message_hop(kind, position)
+        assert hop is not None
+        start = ready if hop.wire is None else max(ready, wire_free.get(hop.wire, 0))
+        served, arrival = start + hop.serialisation_ns, start + hop.delay_ns
+        if hop.wire is not None:
+            wire_free[hop.wire] = served
+        sent.append(TimedMessage(message, hop.wire, ready, start, served, arrival))
+        target = position + {"F": 1, "D": -1}.get(kind, 0)
+        available[f"{kind} to" if kind in "FD" else kind, target, mb] = arrival
+        advance(places[target][0])
+
+    for message in gathers:
+        send(message, 0)
     for stage in stages:
-        for chunk in range(problem.chunks):
-            if problem.data_parallel and problem.data_parallel[stage][chunk].gather is not None:
-                send(Message("gather", problem.position(stage, chunk), 0), 0)
         advance(stage)
     while events:
-        ready, _, _, _, message = heapq.heappop(events)
-        wire = hop_of(message).wire
+        (ready, *_), message = heapq.heappop(events)
+        hop = problem.message_hop(message.kind, message.position)
+        wire = hop.wire if hop is not None else None
         if wire not in waiting:
-            advance(serve(message, ready))
+            serve(message, ready)
             continue
         waiting[wire][message] = ready
-        while heads[wire] is not None and heads[wire] in waiting[wire]:
-            head = heads[wire]
-            heads[wire] = next(listed[wire], None)
-            advance(serve(head, waiting[wire].pop(head)))
-    stuck = [s for s in stages if len(done[s]) < len(schedule.orders[s])]
-    if stuck or any(waiting.values()):
-        words = [
-            f"stage {s} stops before {schedule.orders[s][len(done[s])]}, "
-            f"waiting for {missing_input(s, schedule.orders[s][len(done[s])])[1]}"
-            for s in stuck
-        ]
-        words += [f"wire {w} holds {list(m)} until {heads[w]} is ready" for w, m in waiting.items() if m]
-        raise Deadlock(words)
-    blocks = tuple(tuple(row) for row in done)
+        while to_serve[wire] and to_serve[wire][0] in waiting[wire]:
+            head = to_serve[wire].pop(0)
+            serve(head, waiting[wire].pop(head))
+    if any(waiting.values()) or any(len(blocks[s]) < len(schedule.orders[s]) for s in stages):
+        raise explain_deadlock(problem, schedule, [len(row) for row in blocks])
     return Timeline(
         traversal=problem.traversal,
         stages=problem.stages,
         chunks=problem.chunks,
         microbatches=problem.microbatches,
         sites=problem.sites,
-        blocks=blocks,
-        messages=tuple(sent),
-        memory=tuple(memory_steps(problem, blocks[s], s) for s in stages),
+        blocks=tuple(tuple(row) for row in blocks),
+        messages=tuple(sorted(sent, key=in_ready_order)),
+        memory=tuple(memory_steps(problem, tuple(blocks[s]), s) for s in stages),
     )

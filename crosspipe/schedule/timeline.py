@@ -101,6 +101,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.sites[here] != self.sites[place_of(self.traversal, self.stages, other)[0]]
 
 
+def in_ready_order(timed: TimedMessage) -> tuple[int, int, bool, int, str]:
+    """Sort key of a timeline's messages, and of service on a first come first served wire: ready time, then
+    microbatch, D before F, position."""
+    kind, position, microbatch = timed.message
+    return timed.ready_ns, microbatch, kind == "F", position, kind
+
+
 def memory_steps(problem: Problem, blocks: tuple[TimedBlock, ...], stage: int) -> tuple[tuple[int, int], ...]:
     """Activation memory of a stage over time as steps (time_ns, bytes held from then on).
 
