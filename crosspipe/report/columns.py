@@ -1,0 +1,97 @@
+"""The data dictionary: every column of the tidy results with its type, unit and meaning, in the order of the files.
+
+`crosspipe.report.results` fills exactly these columns; the report prints them, so that a table read in a year still
+explains itself. Times are ms, sizes MiB; a value that does not exist is null, never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """One column: `kind` is text, integer or number; `unit` is empty for text and bare counts."""
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+
+
+POINT_COLUMNS = (
+    Column("point", "text", "", "name of the point, unique in the campaign"),
+    Column("status", "text", "", "done, cached (the store had it), failed, blocked (an input is missing) or waiting"),
+    Column("reason", "text", "", "why the point is failed, blocked or waiting"),
+    Column("schedule", "text", "", "name of the schedule"),
+    Column("delay", "text", "", "the delay across sites in words: (T_lat, T_bw)/T_F, or what the network was set to"),
+    Column("setting", "text", "", "what else varies in the campaign; schedules of one setting and delay are compared"),
+    Column("model", "text", "", "name of the model's config"),
+    Column("network", "text", "", "name of the network's config"),
+    Column("traversal", "text", "", "ud, loop or wave"),
+    Column("stages", "integer", "", "pipeline stages"),
+    Column("chunks", "integer", "", "model chunks per stage"),
+    Column("sites", "integer", "", "sites the stages are spread over"),
+    Column("microbatches", "integer", "", "microbatches of one iteration"),
+    Column("latency_ratio", "number", "T_F", "T_lat/T_F: latency across sites over the forward reference"),
+    Column("bandwidth_ratio", "number", "T_F", "T_bw/T_F: serialisation of one message across sites over T_F"),
+    Column("latency_ms", "number", "ms", "largest latency of a boundary across sites, in the problem"),
+    Column("serialisation_ms", "number", "ms", "largest serialisation of a message across sites, in the problem"),
+    Column("forward_reference_ms", "number", "ms", "T_F: largest forward time per microbatch of any stage, as paced"),
+    Column("pace", "number", "", "multiple of the profiled block times the run was paced at; null: not paced"),
+    Column("origin", "text", "", "what the measured times are: emulated, shaped TCP or real link"),
+    Column("transport", "text", "", "transport of the run"),
+    Column("predicted_makespan_ms", "number", "ms", "simulated, from the first event to the last"),
+    Column("predicted_iteration_ms", "number", "ms", "simulated makespan plus profiled gradient norm and optimizer"),
+    Column("measured_iterations", "integer", "", "iterations measured after the warm-up"),
+    Column("measured_makespan_ms", "number", "ms", "median of the measured makespans"),
+    Column("measured_iteration_ms", "number", "ms", "median of the measured iteration times"),
+    Column("measured_iteration_low_ms", "number", "ms", "lower end of its 95 % interval; null below 6"),
+    Column("measured_iteration_high_ms", "number", "ms", "upper end of its 95 % interval"),
+    Column("measured_iteration_minimum_ms", "number", "ms", "smallest measured iteration time"),
+    Column("makespan_error_percent", "number", "%", "measured median makespan against predicted"),
+    Column("error_percent", "number", "%", "measured median iteration time against predicted"),
+    Column("lower_bound_ms", "number", "ms", "no schedule of this problem has a shorter makespan"),
+    Column("gap_percent", "number", "%", "predicted makespan over the lower bound, minus 1; 0: proven optimal"),
+    Column("proven_by", "text", "", "what proved the bound"),
+    Column("best_static", "text", "", "fastest static schedule of the same setting that fits the memory and finished"),
+    Column("predicted_vs_best_static_percent", "number", "%", "predicted against that schedule's; negative: faster"),
+    Column("measured_vs_best_static_percent", "number", "%", "measured median against that schedule's"),
+    Column("predicted_bubble_ratio", "number", "", "idle time over makespan, mean over the stages, simulated"),
+    Column("predicted_peak_activation_mib", "number", "MiB", "activations of the fullest stage, by the schedule"),
+    Column("measured_peak_activation_mib", "number", "MiB", "activations of the fullest stage, as the run saw them"),
+    Column("activation_limit_mib", "number", "MiB", "smallest activation limit of a stage; null: no limit"),
+    Column("planned_receive_mib", "number", "MiB", "receive buffers of the stage with most, beside the activations"),
+    Column("late_blocks", "integer", "", "blocks that ended after their planned end, all measured iterations"),
+    Column("late_messages", "integer", "", "messages whose real transfer was slower than the emulated link"),
+    Column("largest_lateness_ms", "number", "ms", "largest of those delays"),
+    Column("raw_makespan_ms", "number", "ms", "median makespan by the wall clock, before anchoring"),
+    Column("delay_error_p50_ms", "number", "ms", "injected delay against plan, median of the absolute error"),
+    Column("delay_error_p95_ms", "number", "ms", "the same, 95th percentile"),
+    Column("gradient_relative_error", "number", "", "first gradients against one process; null: not compared"),
+    Column("loss_first", "number", "", "loss of the first iteration, warm-up included"),
+    Column("loss_last", "number", "", "loss of the last iteration"),
+    Column("solver_method", "text", "", "how the schedule was found"),
+    Column("solver_wall_s", "number", "s", "time that took"),
+    Column("links_key", "text", "", "artifact of the link profile"),
+    Column("blocks_key", "text", "", "artifact of the block profile"),
+    Column("solve_key", "text", "", "artifact of the problem and schedule"),
+    Column("run_key", "text", "", "artifact of the run"),
+)
+
+ITERATION_COLUMNS = (
+    Column("point", "text", "", "name of the point"),
+    Column("schedule", "text", "", "name of the schedule"),
+    Column("iteration", "integer", "", "index of the iteration, warm-up counted"),
+    Column("warmup", "truth", "", "whether it belongs to the warm-up"),
+    Column("makespan_ms", "number", "ms", "from the first event to the last"),
+    Column("iteration_ms", "number", "ms", "makespan, gradient norm and optimizer step"),
+    Column("gradient_norm_ms", "number", "ms", "time of the gradient norm"),
+    Column("optimizer_step_ms", "number", "ms", "time of the optimizer step"),
+    Column("raw_makespan_ms", "number", "ms", "makespan by the wall clock, before anchoring"),
+    Column("late_blocks", "integer", "", "blocks that ended after their planned end"),
+    Column("late_messages", "integer", "", "messages slower than the emulated link"),
+    Column("largest_lateness_ms", "number", "ms", "largest of those delays"),
+    Column("total_lateness_ms", "number", "ms", "sum of those delays"),
+    Column("loss", "number", "", "training loss"),
+    Column("gradient_norm", "number", "", "global gradient norm"),
+)

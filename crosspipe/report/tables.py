@@ -1,0 +1,135 @@
+"""The summary table: schedule × delay with predicted, measured, error, the best static schedule, gap and peak memory.
+
+Made once from the tidy results and shown three ways: in the terminal (rich), as Markdown and as HTML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from crosspipe.report import markup
+from crosspipe.report.wording import MISSING, gap, interval, number, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: `cells` in the order of the head, whether it is the fastest of its `group` (setting and delay)."""
+
+    cells: tuple[str, ...]
+    group: tuple[str, str]
+    fastest: bool
+    finished: bool
+
+
+@dataclass(frozen=True)
+class SummaryTable:
+    """The table as text cells. Rich prints it as it is (`console.print(table)`)."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def __rich__(self) -> Table:
+        """The table for the terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=self.title, title_justify="left", header_style="bold")
+        for name in self.head:
+            table.add_column(name, justify="left" if name in _TEXT_COLUMNS else "right")
+        for index, row in enumerate(self.rows):
+            last = index + 1 < len(self.rows) and self.rows[index + 1].group != row.group
+            style = "bold green" if row.fastest else None if row.finished else "yellow"
+            table.add_row(*map(Text, row.cells), style=style, end_section=last)
+        return table
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, the fastest of each group in bold."""
+        rule = [":--" if name in _TEXT_COLUMNS else "--:" for name in self.head]
+        lines = [list(self.head), rule]
+        for row in self.rows:
+            cells = [cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in row.cells]
+            lines.append([f"**{cell}**" if row.fastest and cell != MISSING else cell for cell in cells])
+        return f"{self.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+    def to_html(self) -> markup.Markup:
+        """The table in HTML, the fastest of each group in bold."""
+        rows = [
+            [markup.tag("strong", c) if row.fastest and i == 0 else c for i, c in enumerate(row.cells)]
+            for row in self.rows
+        ]
+        return markup.table(self.head, rows, caption=self.title)
+
+
+_TEXT_COLUMNS = ("schedule", "setting", "delay", "note")
+
+
+def summary_table(points: pl.DataFrame) -> SummaryTable:
+    """The summary of `points` (tidy results), by setting, delay and schedule. Iteration times in ms; makespans where
+    nothing in the campaign has an iteration time yet."""
+    rows = order(points)
+    kind = "iteration" if any(r["predicted_iteration_ms"] is not None for r in rows) else "makespan"
+    settings = len({r["setting"] for r in rows}) > 1
+    notes = any(r["status"] not in ("done", "cached") for r in rows)
+    head = ["schedule", *(["setting"] if settings else []), "delay", "predicted", "measured [95 %]", "error"]
+    head += ["against best static", "gap to bound", "peak MiB", *(["note"] if notes else [])]
+    lines = []
+    for r in rows:
+        group = (r["setting"], r["delay"])
+        cells = [r["schedule"], *([r["setting"]] if settings else []), r["delay"]]
+        cells += [
+            number(r[f"predicted_{kind}_ms"]),
+            interval(r["measured_iteration_ms"], r["measured_iteration_low_ms"], r["measured_iteration_high_ms"]),
+            percent(r["error_percent"]),
+            against_static(r),
+            gap(r["gap_percent"]),
+            number(_first(r["measured_peak_activation_mib"], r["predicted_peak_activation_mib"])),
+        ]
+        finished = r["status"] in ("done", "cached")
+        cells += [("" if finished else f"{r['status']}: {r['reason']}")] if notes else []
+        lines.append(Row(tuple(cells), group, _fastest(r, rows), finished))
+    delays = "delay = (T_lat, T_bw)/T_F" if any(r["delay"].startswith("(") for r in rows) else "delay across sites"
+    return SummaryTable(f"{kind.capitalize()} time in ms; {delays}", tuple(head), tuple(lines))
+
+
+def order(points: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows of `points` by setting and schedule as they first appear, and by growing delay."""
+    rows = points.to_dicts()
+    settings = list(dict.fromkeys(r["setting"] for r in rows))
+    schedules = list(dict.fromkeys(r["schedule"] for r in rows))
+    delays = {
+        r["delay"]: (r["latency_ratio"] or 0.0, r["bandwidth_ratio"] or 0.0, r["latency_ms"] or 0.0)
+        for r in sorted(rows, key=lambda r: r["latency_ms"] or 0.0)
+    }
+    return sorted(
+        rows, key=lambda r: (settings.index(r["setting"]), delays[r["delay"]], schedules.index(r["schedule"]))
+    )
+
+
+def against_static(row: dict[str, Any]) -> str:
+    """The comparison with the best static schedule in words: measured where there is a measurement."""
+    if row["best_static"] is None:
+        return MISSING
+    if row["best_static"] == row["schedule"]:
+        return "best static"
+    measured = row["measured_vs_best_static_percent"]
+    return percent(row["predicted_vs_best_static_percent"] if measured is None else measured)
+
+
+def _fastest(row: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
+    rivals = [r for r in rows if (r["setting"], r["delay"]) == (row["setting"], row["delay"])]
+    for column in ("measured_iteration_ms", "predicted_makespan_ms"):
+        times = [r[column] for r in rivals if r[column] is not None]
+        if times:
+            return len(times) > 1 and row[column] == min(times)
+    return False
+
+
+def _first(*values: float | None) -> float | None:
+    return next((v for v in values if v is not None), None)

@@ -1,0 +1,120 @@
+"""The tidy results of the hand-made campaign: every point a row, every number as worked out in conftest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from crosspipe.errors import ArtifactError
+from crosspipe.report.results import Results, dictionary, load_results, write_results
+
+
+@pytest.fixture
+def results(campaign: Path) -> Results:
+    return load_results(campaign)
+
+
+def row(results: Results, name: str) -> dict[str, object]:
+    return results.points.row(by_predicate=pl.col("point") == name, named=True)
+
+
+def test_every_point_is_a_row_with_its_status_and_reason(results: Results) -> None:
+    found = dict(results.points.select("point", "status").iter_rows())
+    assert found == {
+        "1f1b,0": "done", "1f1b,1": "done", "zbh1,0": "cached", "zbh1,1": "done",
+        "gpipe,1": "failed", "cross_ud,1": "blocked", "zbh2,1": "waiting",
+    }  # fmt: skip
+    assert row(results, "gpipe,1")["reason"] == "the schedule failed: stage 0 needs 3 MiB, its limit is 2 MiB"
+    assert row(results, "cross_ud,1")["reason"] == "the run could not start: solve/cccc is missing"
+    assert row(results, "zbh2,1")["reason"] == "the schedule is not finished"
+
+
+def test_times_are_the_hand_worked_ones_in_ms(results: Results) -> None:
+    found = row(results, "zbh1,1")
+    expected = {
+        "predicted_makespan_ms": 90, "predicted_iteration_ms": 93, "measured_iterations": 8,
+        "measured_makespan_ms": 90.7, "measured_iteration_ms": 93.7, "measured_iteration_low_ms": 93.1,
+        "measured_iteration_high_ms": 94.3, "measured_iteration_minimum_ms": 93.1, "raw_makespan_ms": 95,
+        "error_percent": 100 * 0.7 / 93, "makespan_error_percent": 100 * 0.7 / 90, "lower_bound_ms": 90,
+        "latency_ms": 10, "serialisation_ms": 0, "forward_reference_ms": 10, "delay_error_p95_ms": 0.12,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_gap_and_static_comparison(results: Results) -> None:
+    late, early = row(results, "1f1b,1"), row(results, "zbh1,1")
+    assert late["gap_percent"] == pytest.approx(100 * (110 / 90 - 1))
+    assert early["gap_percent"] == 0.0
+    assert late["best_static"] == early["best_static"] == "zbh1"
+    assert late["predicted_vs_best_static_percent"] == pytest.approx(100 * (113 / 93 - 1))
+    assert late["measured_vs_best_static_percent"] == pytest.approx(100 * (113.7 / 93.7 - 1))
+    assert row(results, "gpipe,1")["best_static"] is None
+
+
+def test_memory_and_bubbles_follow_from_the_order(results: Results) -> None:
+    found = row(results, "zbh1,1")
+    assert found["predicted_peak_activation_mib"] == 2.0  # two microbatches in flight on stage 0
+    assert found["measured_peak_activation_mib"] == 2.0
+    assert found["activation_limit_mib"] == 2.0
+    assert found["predicted_bubble_ratio"] == pytest.approx(1 - 60 / 90)  # 2 microbatches of 30 ms in 90 ms
+
+
+def test_iterations_are_rows_with_the_warm_up_marked(results: Results) -> None:
+    frame = results.iterations.filter(pl.col("point") == "1f1b,0")
+    assert frame["iteration"].to_list() == list(range(9))
+    assert frame["warmup"].to_list() == [True] + [False] * 8
+    assert frame["iteration_ms"].to_list()[1] == pytest.approx(93.9)
+    assert frame["loss"].to_list()[-1] == 3.0
+
+
+def test_findings_name_the_point_and_the_profile(results: Results) -> None:
+    assert [f.name for f in results.findings] == ["shared_memory", "point_failed", "point_blocked"]
+    assert results.findings[1].detail.startswith("gpipe,1: the schedule failed")
+
+
+def test_a_truncated_artifact_fails_its_points_only(campaign: Path, results: Results) -> None:
+    path = results.store_root / "run" / row(results, "1f1b,1")["run_key"] / "run.json"
+    path.write_bytes(path.read_bytes()[:100])
+    again = load_results(campaign)
+    assert row(again, "1f1b,1")["status"] == "failed"
+    assert str(path) in row(again, "1f1b,1")["reason"]
+    assert row(again, "zbh1,1")["status"] == "done"
+    assert "artifact_unreadable" in {f.name for f in again.findings}
+
+
+def test_a_profile_that_changed_later_is_shown_as_stale(campaign: Path, results: Results) -> None:
+    path = results.store_root / "links" / row(results, "1f1b,1")["links_key"] / "done.json"
+    text = path.read_text()
+    digest = text.split('"links.json": "')[1][:64]
+    path.write_text(text.replace(digest, "0" * 64))
+    stale = [f.detail for f in load_results(campaign).findings if f.name == "stale_input"]
+    assert len(stale) == 4
+    assert "read another links than the store now holds" in stale[0]
+
+
+def test_what_is_written_reads_back_and_is_explained(results: Results, tmp_path: Path) -> None:
+    write_results(results, tmp_path)
+    assert pl.read_parquet(tmp_path / "results.parquet").equals(results.points)
+    assert pl.read_parquet(tmp_path / "iterations.parquet").equals(results.iterations)
+    assert pl.read_csv(tmp_path / "results.csv").height == 7
+    explained = {(t, c) for t, c, *_ in dictionary().iter_rows()}
+    assert {("results", c) for c in results.points.columns} <= explained
+    assert {("iterations", c) for c in results.iterations.columns} <= explained
+
+
+def test_times_carry_their_unit_in_the_name(results: Results) -> None:
+    for table, column, _, unit, _ in dictionary().iter_rows():
+        ending = {"ms": "_ms", "MiB": "_mib", "s": "_s", "%": "_percent", "T_F": "_ratio"}.get(unit, "")
+        assert column.endswith(ending), (table, column, unit)
+
+
+def test_a_folder_without_campaign_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no campaign\.json in it"):
+        load_results(tmp_path)
+
+
+def test_a_missing_store_is_refused(campaign: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="nowhere: the campaign's store is not here"):
+        load_results(campaign, tmp_path / "nowhere")
