@@ -43,13 +43,13 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         """From the end of D at position `first` to the earliest start of D at `last` < `first`, same microbatch."""
         return sum(self.backward_delay[last:first]) + sum(self.input_grad[last + 1 : first])
 
-    def turn_ns(self, position: int) -> int:
-        """From the end of F at `position` to the earliest start of D there, same microbatch: all the way and back."""
-        end = self.positions - 1
-        if position == end:
-            return 0
-        there = self.up_ns(position, end) + self.forward[end]
-        return there + self.input_grad[end] + self.down_ns(end, position)
+    def turns_ns(self) -> list[int]:
+        """Per position, from the end of F there to the earliest start of D there: all the way and back."""
+        turns = [0] * self.positions
+        for p in reversed(range(self.positions - 1)):
+            there_and_back = self.forward[p + 1] + turns[p + 1] + self.input_grad[p + 1]
+            turns[p] = self.forward_delay[p] + there_and_back + self.backward_delay[p]
+        return turns
 
 
 def paths_of(problem: Problem) -> Paths:
