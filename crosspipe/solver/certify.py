@@ -15,8 +15,7 @@ import msgspec
 
 from crosspipe.errors import Infeasible
 from crosspipe.problem import Problem
-from crosspipe.schedule import Block, Certificate, Message, Provenance, Schedule, Timeline
-from crosspipe.schedule import simulate_reference as simulate
+from crosspipe.schedule import Block, Certificate, Message, Provenance, Schedule, Timeline, simulate
 from crosspipe.solver.bounds import Bound
 
 LIBRARIES = ("crosspipe", "numpy", "numba", "ortools")

@@ -52,6 +52,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     method: Callable[[Problem, Request], Found]
 
 
+def _greedy(problem: Problem, request: Request) -> Found:
+    from crosspipe.solver.greedy import cross_ud_sub  # compiles with numba
+
+    return cross_ud_sub(problem, request.pieces)
+
+
 def _fixed(orders: Callable[[Problem], static.Orders]) -> Callable[[Problem, Request], Found]:
     return lambda problem, request: Found(orders=orders(problem))
 
@@ -65,6 +71,7 @@ SCHEDULES: dict[str, Entry] = {
     "interleaved_1f1b": Entry(
         traversal="loop", family="static", doc="1F1B over chunks, fused B", method=_fixed(static.interleaved_1f1b)
     ),
+    "cross_ud_sub": Entry(traversal="ud", family="greedy", doc="greedy of the CrossPipe paper", method=_greedy),
 }
 
 
