@@ -1,0 +1,253 @@
+"""The resolved configuration of one point, typed: what `conf/` holds after Hydra has composed it.
+
+Hydra composes, this module understands: every section is a struct, and a wrong value becomes one line that names the
+key. Sections that belong to a part of the package (`model`, `run`, ...) are handed to that part as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from crosspipe.errors import FieldError, UsageError
+from crosspipe.problem.architecture import ModelConfig
+
+T = TypeVar("T")
+Until = Literal["profile", "solve", "run"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A section of the configuration: unknown keys are errors."""
+
+
+class PipelineConfig(_Section, frozen=True, kw_only=True):
+    """How the model is laid out: `stages` in all, split evenly and in order over `sites`.
+
+    `layers` gives the decoder layers per stage (a list per stage where there are chunks; None: balanced). A stage may
+    hold the activations of `memory_microbatches` microbatches (of the fullest stage; one limit for all), or
+    `memory_mib` MiB; both None: no limit.
+    """
+
+    sites: int
+    stages: int
+    microbatches: int
+    layers: tuple[int | tuple[int, ...], ...] | None = None
+    memory_microbatches: float | None = None
+    memory_mib: float | None = None
+    weight_grad_pieces: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("sites", "stages", "microbatches"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"pipeline.{name}", getattr(self, name), "there is at least one", "use 1 or more")
+        if self.stages % self.sites:
+            fitting = ", ".join(str(n) for n in range(1, self.stages + 1) if self.stages % n == 0)
+            raise UsageError(
+                "pipeline.sites",
+                self.sites,
+                f"{self.stages} stages cannot be split evenly among {self.sites} sites",
+                f"use one of {fitting} sites, or another number of stages",
+            )
+        if self.memory_microbatches is not None and self.memory_mib is not None:
+            raise UsageError(
+                "pipeline.memory_mib",
+                self.memory_mib,
+                f"the limit is already {self.memory_microbatches} microbatches",
+                "give memory_microbatches or memory_mib, and null for the other",
+            )
+        if self.memory_microbatches is not None and not 1 <= self.memory_microbatches < float("inf"):
+            raise UsageError(
+                "pipeline.memory_microbatches",
+                self.memory_microbatches,
+                "a stage must hold at least one microbatch",
+                "use 1 or more, or null for no limit",
+            )
+
+    def site_of_stage(self) -> tuple[int, ...]:
+        """The site of each stage."""
+        return tuple(stage // (self.stages // self.sites) for stage in range(self.stages))
+
+
+class NetworkConfig(_Section, frozen=True, kw_only=True):
+    """The link across sites: `measured`, or injected, given in ratios of T_F or in ms and Gbit/s.
+
+    `delay` is the pair [T_lat/T_F, T_bw/T_F]; `latency_ratio` and `bandwidth_ratio` set them one by one and win over
+    it. A `bandwidth_gbit_per_s` of None beside a latency in ms means that bytes cost nothing.
+    """
+
+    name: str = ""
+    kind: Literal["injected", "measured"]
+    delay: tuple[float, float] | None = None
+    latency_ratio: float | None = None
+    bandwidth_ratio: float | None = None
+    latency_ms: float | None = None
+    bandwidth_gbit_per_s: float | None = None
+    tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        ratios = [n for n in ("delay", "latency_ratio", "bandwidth_ratio") if getattr(self, n) is not None]
+        absolute = [n for n in ("latency_ms", "bandwidth_gbit_per_s") if getattr(self, n) is not None]
+        given = ratios + absolute
+        if self.kind == "measured" and given:
+            self._refuse(given[0], "nothing is injected with network.kind=measured", "remove it, or inject")
+        if ratios and absolute:
+            self._refuse(absolute[0], f"network.{ratios[0]} is given too", "give ratios of T_F, or ms and Gbit/s")
+        if self.kind == "injected" and not given:
+            self._refuse("delay", "there is nothing to inject", "give network.delay=[1,0.25], or use network=measured")
+        if absolute and self.latency_ms is None:
+            self._refuse("latency_ms", "a bandwidth alone is no link", "give network.latency_ms too (0 is fine)")
+        for name in ("latency_ratio", "bandwidth_ratio", "latency_ms", "tolerance"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                self._refuse(name, "is not a finite number >= 0", "use 0 or more")
+        if self.delay is not None and not all(0 <= value < float("inf") for value in self.delay):
+            self._refuse("delay", "holds something that is no finite number >= 0", "give [T_lat/T_F, T_bw/T_F]")
+        if self.bandwidth_gbit_per_s is not None and not 0 < self.bandwidth_gbit_per_s < float("inf"):
+            self._refuse("bandwidth_gbit_per_s", "is not a bandwidth", "use more than 0, or null for no byte cost")
+
+    def _refuse(self, name: str, wrong: str, remedy: str) -> None:
+        raise UsageError(f"network.{name}", getattr(self, name), wrong, remedy)
+
+    def ratios(self) -> tuple[float, float] | None:
+        """(T_lat/T_F, T_bw/T_F); None where the link is measured or given in ms and Gbit/s."""
+        if self.kind == "measured" or self.latency_ms is not None:
+            return None
+        latency, bandwidth = self.delay or (0.0, 0.0)
+        return (
+            latency if self.latency_ratio is None else self.latency_ratio,
+            bandwidth if self.bandwidth_ratio is None else self.bandwidth_ratio,
+        )
+
+
+class ScheduleConfig(_Section, frozen=True, kw_only=True):
+    """The schedule by name; `chunks` model parts per stage where its traversal is a loop; `pieces` is n_sub.
+
+    The name fixes the traversal; only `auto`, which searches within one, needs to be told `traversal`.
+    """
+
+    name: str
+    traversal: str | None = None
+    chunks: int | None = None
+    pieces: int = 8
+
+
+class SolverConfig(_Section, frozen=True, kw_only=True):
+    """How long and with what a search may work. `workers` None: the CPUs of the job."""
+
+    time_limit_s: float
+    workers: int | None = None
+    seed: int = 0
+    points_per_job: int = 12
+
+
+class ProfileConfig(_Section, frozen=True, kw_only=True):
+    """Measurements: how old they may be (`max_age_days`, None: any age) and whether to make new ones.
+
+    `links` and `blocks` are passed to the two profilers.
+    """
+
+    max_age_days: float | None
+    refresh: bool = False
+    links: dict[str, Any] = {}
+    blocks: dict[str, Any] = {}
+
+
+class Resources(_Section, frozen=True, kw_only=True):
+    """What the jobs of one stage ask for. On a laptop only `minutes` and the set-up matter.
+
+    `sbatch` passes further options through as they are; `setup` are shell lines before Python starts.
+    """
+
+    minutes: int
+    nodes: int = 1
+    tasks_per_node: int = 1
+    cpus_per_task: int | None = None
+    gpus_per_node: int | None = None
+    memory_gib: float | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    srun_args: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    sbatch: dict[str, str | int | bool | None] = {}
+
+
+class ClusterConfig(_Section, frozen=True, kw_only=True):
+    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, or `debug` (in this process).
+
+    `workers` bounds the jobs at once on a laptop. `resources` has an entry per stage.
+    """
+
+    name: str
+    executor: Literal["local", "slurm", "debug"]
+    workers: int = 1
+    mpiexec: tuple[str, ...] | None = None
+    resources: dict[str, Resources]
+
+    def __post_init__(self) -> None:
+        missing = [stage for stage in ("links", "blocks", "solve", "run") if stage not in self.resources]
+        if missing:
+            raise UsageError("cluster.resources", None, f"has no {missing[0]}", "give every stage's resources")
+        if self.workers < 1:
+            raise UsageError("cluster.workers", self.workers, "nobody would work", "use 1 or more")
+
+
+class PointConfig(_Section, frozen=True, kw_only=True):
+    """One point: everything that `crosspipe run` was told, resolved."""
+
+    name: str
+    store: str
+    campaign_dir: str | None = None
+    until: Until = "run"
+    dry_run: bool = False
+    strict: bool = False
+    model: ModelConfig
+    cluster: ClusterConfig
+    network: NetworkConfig
+    schedule: ScheduleConfig
+    solver: SolverConfig
+    pipeline: PipelineConfig
+    profile: ProfileConfig
+    run: dict[str, Any]
+
+    @property
+    def pace(self) -> float | None:
+        """The multiple of the profiled times the run is paced at; None: not paced."""
+        pace = self.run.get("pace")
+        return None if pace is None else float(pace)
+
+
+def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ignore[assignment]
+    """Plain, resolved configuration as `cls`; UsageError naming the key for anything that does not fit."""
+    try:
+        return msgspec.convert(config, cls)
+    except msgspec.ValidationError as error:
+        raise _usage_error(str(error), config) from None
+    except UsageError:
+        raise
+    except FieldError as error:  # of a part's own struct: the user typed it
+        raise UsageError(error.field, error.value, error.wrong, error.remedy) from None
+
+
+def _usage_error(message: str, config: dict[str, Any]) -> UsageError:
+    what, _, where = message.partition(" - at `")
+    value: Any = config
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", where):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            break
+    field = where.rstrip("`").removeprefix("$").removeprefix(".") or "configuration"
+    named = re.search(r"(unknown|missing required) field `(.*)`", what)
+    if named:
+        field = named[2] if field == "configuration" else f"{field}.{named[2]}"
+        if named[1] == "unknown":
+            return UsageError(field, value.get(named[2]), "no such key", "remove it or correct its spelling")
+        return UsageError(field, None, "is missing", "set this key")
+    choices = re.search(r"Invalid enum value (.*)", what)
+    return UsageError(field, value, what[0].lower() + what[1:], "use another value" if choices else "correct the value")
