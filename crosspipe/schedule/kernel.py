@@ -172,7 +172,7 @@ def evaluate(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int = N
     done = np.zeros(problem.stages, dtype=np.int64)
     peak = np.zeros(problem.stages, dtype=np.int64)
     times = Times(none, none, np.empty((0, 0, 0, 0), dtype=np.int64), done, peak)
-    return _run(problem, encoded, cutoff, times), peak
+    return _run(problem, encoded, int(cutoff), times), peak
 
 
 def run(problem: CompiledProblem, encoded: EncodedSchedule) -> tuple[int, Times]:
@@ -198,7 +198,7 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
 
     ran = np.zeros((2, positions, microbatches), dtype=np.bool_)  # F; D or B
     arrived = np.full((2, positions, microbatches), -1, dtype=np.int64)  # at the receiving position
-    gathered = np.where(problem.sends[GATHER], -1, 0)
+    gathered = np.zeros(positions, dtype=np.int64)
     free = np.zeros(stages, dtype=np.int64)
     held = np.zeros(stages, dtype=np.int64)
     work = np.zeros(stages, dtype=np.int64)  # left to do
@@ -216,7 +216,8 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
     ready_at = np.full(4 * positions * microbatches if listed.size > 0 else 0, -1, dtype=np.int64)
 
     todo = np.empty(stages, dtype=np.int64)  # stack of the stages that may advance
-    todo[:] = np.arange(stages - 1, -1, -1)
+    for stage in range(stages):
+        todo[stage] = stages - 1 - stage
     queued = np.ones(stages, dtype=np.bool_)
     top = stages
     heap = np.empty((16, 2), dtype=np.int64)  # (ready, tie-break) of messages to be served in ready order
@@ -225,22 +226,23 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
     out = 0
     for position in range(positions):
         if problem.sends[GATHER, position]:
-            outbox[out] = 0, message_code(problem, GATHER, position, 0)
+            gathered[position] = -1
+            outbox[out, 0], outbox[out, 1] = 0, message_code(problem, GATHER, position, 0)
             out += 1
 
     makespan = 0
     while True:
         if out > 0:
             out -= 1
-            ready, code = outbox[out]
+            ready, code = outbox[out, 0], outbox[out, 1]
             kind, position, microbatch = _decode_message(problem, code)
             wire = problem.wire[kind, position]
             in_turn = wire < 0 or problem.single_sender[wire] or listed_lengths[wire] >= 0
             if problem.zero_length or not in_turn:
                 if heaped == len(heap):
-                    heap = np.concatenate((heap, np.empty_like(heap)))
+                    heap = _grown(heap)
                 tie = ((microbatch * 2 + (kind == FORWARD)) * positions + position) * 4 + kind
-                _push(heap, heaped, ready, tie)
+                _push(heap, int(heaped), ready, tie)
                 heaped += 1
                 continue
         elif top > 0:
@@ -267,7 +269,7 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
             free[stage] = end
             work[stage] -= duration
             if end + work[stage] > cutoff:
-                return end + work[stage]
+                return int(end + work[stage])
             if piece == 0:
                 held[stage] += problem.take[kind, position]
                 peak[stage] = max(peak[stage], held[stage])
@@ -280,16 +282,16 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
                 sent = INPUT_GRAD if kind == FUSED else kind
                 ran[sent, position, microbatch] = True
                 if problem.sends[sent, position]:
-                    outbox[out] = end, message_code(problem, sent, position, microbatch)
+                    outbox[out, 0], outbox[out, 1] = end, message_code(problem, sent, position, microbatch)
                     out += 1
             if kind >= WEIGHT_GRAD:
                 weight_grads[position] -= 1
                 if weight_grads[position] == 0 and problem.sends[REDUCE, position]:
-                    outbox[out] = end, message_code(problem, REDUCE, position, 0)
+                    outbox[out, 0], outbox[out, 1] = end, message_code(problem, REDUCE, position, 0)
                     out += 1
             continue
         elif heaped > 0:  # nothing moves without it, so nothing earlier can come
-            ready, tie = heap[0]
+            ready, tie = heap[0, 0], heap[0, 1]
             heaped -= 1
             _pop(heap, heaped)
             row, kind = divmod(tie, 4)
@@ -339,9 +341,9 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
             if not strict:
                 break
 
-    if pending > 0 or np.any(done < lengths):
-        return DEADLOCKED
-    return int(makespan)
+    for stage in range(stages):
+        pending += lengths[stage] - done[stage]
+    return DEADLOCKED if pending > 0 else makespan
 
 
 @compiled
@@ -369,6 +371,15 @@ def _share(total: int, piece: int, pieces: int) -> int:
 
 
 @compiled
+def _grown(heap: Ints) -> Ints:
+    """The same heap with twice the room."""
+    bigger = np.empty((2 * len(heap), 2), dtype=np.int64)
+    for i in range(len(heap)):
+        bigger[i, 0], bigger[i, 1] = heap[i, 0], heap[i, 1]
+    return bigger
+
+
+@compiled
 def _push(heap: Ints, size: int, ready: int, tie: int) -> None:
     """Adds (ready, tie) to a binary heap of `size` entries."""
     child = size
@@ -376,15 +387,15 @@ def _push(heap: Ints, size: int, ready: int, tie: int) -> None:
         parent = (child - 1) >> 1
         if heap[parent, 0] < ready or (heap[parent, 0] == ready and heap[parent, 1] < tie):
             break
-        heap[child] = heap[parent]
+        heap[child, 0], heap[child, 1] = heap[parent, 0], heap[parent, 1]
         child = parent
-    heap[child] = ready, tie
+    heap[child, 0], heap[child, 1] = ready, tie
 
 
 @compiled
 def _pop(heap: Ints, size: int) -> None:
     """Removes the least entry of a binary heap; `size` entries are left."""
-    ready, tie = heap[size]
+    ready, tie = heap[size, 0], heap[size, 1]
     hole = 0
     while 2 * hole + 1 < size:
         child = 2 * hole + 1
@@ -395,6 +406,6 @@ def _pop(heap: Ints, size: int) -> None:
             child = right
         if ready < heap[child, 0] or (ready == heap[child, 0] and tie < heap[child, 1]):
             break
-        heap[hole] = heap[child]
+        heap[hole, 0], heap[hole, 1] = heap[child, 0], heap[child, 1]
         hole = child
-    heap[hole] = ready, tie
+    heap[hole, 0], heap[hole, 1] = ready, tie
