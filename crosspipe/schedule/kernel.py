@@ -150,15 +150,15 @@ def encode(problem: Problem, schedule: Schedule) -> EncodedSchedule:
         orders[stage, : len(order)] = [
             code(BLOCK_KINDS.index(b.kind), b.chunk, b.microbatch, b.piece, b.pieces) for b in order
         ]
-    wires = problem.wires
-    listed_lengths = np.array([len(schedule.messages.get(w, ())) if w in schedule.messages else -1 for w in wires])
+    wires = [schedule.messages.get(name) for name in problem.wires]
+    listed_lengths = np.array([-1 if order is None else len(order) for order in wires], dtype=np.int64)
     listed = np.zeros((len(wires), max([0, *listed_lengths])), dtype=np.int64)
-    for i, name in enumerate(wires):
-        for j, (kind, position, microbatch) in enumerate(schedule.messages.get(name, ())):
+    for i, messages in enumerate(wires):
+        for j, (kind, position, microbatch) in enumerate(messages or ()):
             row = MESSAGE_KINDS.index(kind) * problem.positions + position
             listed[i, j] = row * problem.microbatches + microbatch
     lengths = np.array([len(order) for order in schedule.orders], dtype=np.int64)
-    return EncodedSchedule(orders, lengths, listed, listed_lengths.astype(np.int64))
+    return EncodedSchedule(orders, lengths, listed, listed_lengths)
 
 
 @compiled
@@ -213,7 +213,10 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
     wire_free = np.zeros(problem.wires, dtype=np.int64)
     served = np.zeros(problem.wires, dtype=np.int64)  # how far each listed wire has come
     pending = 0  # messages ready on listed wires, not yet served
-    ready_at = np.full(4 * positions * microbatches if listed.size > 0 else 0, -1, dtype=np.int64)
+    any_listed = False
+    for wire in range(problem.wires):
+        any_listed = any_listed or listed_lengths[wire] >= 0
+    ready_at = np.full(4 * positions * microbatches if any_listed else 0, -1, dtype=np.int64)
 
     todo = np.empty(stages, dtype=np.int64)  # stack of the stages that may advance
     for stage in range(stages):
