@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -52,3 +53,40 @@ class StorageTracker(TorchDispatchMode):
 
     def _release(self, size: int) -> None:
         self.live_bytes -= size
+
+
+class AllocatorStatistics:
+    """The same figures on a CUDA device, from its allocator: bytes requested since it was entered."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._before = 0
+
+    def __enter__(self) -> AllocatorStatistics:
+        torch.cuda.synchronize(self.device)
+        self._before = self._requested("current")
+        self.reset_peak()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    @property
+    def live_bytes(self) -> int:
+        return self._requested("current") - self._before
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._requested("peak") - self._before
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def _requested(self, which: str) -> int:
+        return torch.cuda.memory_stats(self.device)[f"requested_bytes.all.{which}"]
+
+
+def memory_tracker(device: str | torch.device) -> StorageTracker | AllocatorStatistics:
+    """What tells live and peak bytes on this device."""
+    device = torch.device(device)
+    return AllocatorStatistics(device) if device.type == "cuda" else StorageTracker()

@@ -129,6 +129,7 @@ class BlockCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gradient_norm_ns: tuple[int, ...] = ()  # per stage
     optimizer_step_ns: tuple[int, ...] = ()  # per stage
     parameter_bytes: tuple[int, ...] = ()  # per stage
+    workspace_bytes: tuple[tuple[int, ...], ...] = ()  # per (stage, chunk): what a block needs while it runs, besides
     layers: tuple[tuple[int, ...], ...] = ()  # decoder layers per (stage, chunk)
     origin: str = "given"
     spreads: dict[str, Spread] = {}
