@@ -1,5 +1,6 @@
 """An ORDER: Schedule, Timeline, the performance model, the checker, drawing, formats in and out."""
 
+from crosspipe.schedule.checker import Violation, check
 from crosspipe.schedule.order import Block, Certificate, Message, Provenance, Schedule
 from crosspipe.schedule.reference import simulate_reference
 from crosspipe.schedule.simulation import simulate
@@ -14,6 +15,8 @@ __all__ = [
     "TimedBlock",
     "TimedMessage",
     "Timeline",
+    "Violation",
+    "check",
     "simulate",
     "simulate_reference",
 ]

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
 from crosspipe.schedule.compiling import compiled
-from crosspipe.schedule.order import BLOCK_KINDS, MAX_PIECES, Schedule
+from crosspipe.schedule.order import BLOCK_KINDS, MAX_PIECES, MESSAGE_KINDS, Schedule
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD, FUSED = range(4)  # block kinds F, D, W, B
-MESSAGE_KINDS = ("F", "D", "gather", "reduce")  # 0 and 1 as the block that sends them
-GATHER, REDUCE = 2, 3
+GATHER, REDUCE = 2, 3  # message kinds, as in MESSAGE_KINDS; those of F and D are as the blocks'
 NEVER = 2**62  # a cutoff that never cuts
 DEADLOCKED = -1
 

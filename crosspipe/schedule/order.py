@@ -7,6 +7,7 @@ it was found.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from numbers import Integral
 from typing import NamedTuple
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
 
-BLOCK_KINDS = "FDWB"
+BLOCK_KINDS = ("F", "D", "W", "B")
+MESSAGE_KINDS = ("F", "D", "gather", "reduce")
 MAX_PIECES = 4095  # of one W; the compiled model packs it in 12 bits
 
 
@@ -146,7 +148,12 @@ def block_faults(problem: Problem, orders: tuple[tuple[Block, ...], ...]) -> Ite
         for i, block in enumerate(order):
             kind, chunk, microbatch, piece, pieces = block
             where = f"orders[{stage}][{i}]"
-            if kind not in BLOCK_KINDS:
+            if not all(isinstance(number, Integral) for number in block[1:]):
+                yield (
+                    where,
+                    Fault(str(block), "a field is not a whole number", "count chunks, microbatches, pieces from 0"),
+                )
+            elif kind not in BLOCK_KINDS:
                 yield where, Fault(str(block), f"there is no block of kind {kind!r}", "use F, D, W or B")
             elif not 0 <= chunk < problem.chunks:
                 yield where, Fault(str(block), f"there is no chunk {chunk}", f"use 0 to {problem.chunks - 1}")
@@ -179,9 +186,9 @@ def message_faults(problem: Problem, messages: dict[str, tuple[Message, ...]]) -
             kind, position, microbatch = message
             count = problem.microbatches if kind in ("F", "D") else 1
             hop = None
-            if kind in ("F", "D", "gather", "reduce") and 0 <= position < problem.positions:
+            if all(isinstance(number, Integral) for number in message[1:]) and 0 <= position < problem.positions:
                 hop = problem.message_hop(kind, position)
-            if hop is None or hop.wire != wire or not 0 <= microbatch < count:
+            if kind not in MESSAGE_KINDS or hop is None or hop.wire != wire or not 0 <= microbatch < count:
                 yield (
                     where,
                     Fault(str(message), "no such message travels on this wire", "list only this wire's messages"),

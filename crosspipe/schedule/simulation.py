@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from crosspipe.problem import Problem
 from crosspipe.schedule.deadlock import explain_deadlock
-from crosspipe.schedule.order import Message, Schedule
+from crosspipe.schedule.order import MESSAGE_KINDS, Message, Schedule
 from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, in_ready_order, memory_steps
 
 
@@ -30,7 +30,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Timeline:
         for stage, order in enumerate(schedule.orders)
     )
     messages = []
-    for row, kind in enumerate(kernel.MESSAGE_KINDS):
+    for row, kind in enumerate(MESSAGE_KINDS):
         for position, of_position in enumerate(times.message[row].tolist()):
             hop = problem.message_hop(kind, position)
             for microbatch, moments in enumerate(of_position):
