@@ -148,8 +148,9 @@ def value_at(link: Link, size_bytes: int) -> tuple[int, bool]:
 
 def _resampled_medians(ordered: Floats, resamples: int, rng: np.random.Generator) -> Floats:
     half = (len(ordered) + 1) / 2
-    ranks = rng.beta(half, half, size=resamples) * len(ordered)
-    return ordered[np.minimum(ranks.astype(int), len(ordered) - 1)]
+    ranks = (rng.beta(half, half, size=resamples) * len(ordered)).astype(int)
+    medians: Floats = ordered[np.minimum(ranks, len(ordered) - 1)]
+    return medians
 
 
 def _interval(value: float, drawn: Floats, samples: int) -> Spread:

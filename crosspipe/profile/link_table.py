@@ -1,0 +1,113 @@
+"""From the samples of all pairs to the LinkTable: fits, findings, and the record of how they were measured."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosspipe.problem import Finding, Link, LinkTable
+from crosspipe.profile import distrust
+from crosspipe.profile.fit import fit_link
+from crosspipe.profile.pingpong import Rule
+from crosspipe.profile.places import Place, medium, transport_environment
+from crosspipe.profile.spread import FEWEST, spread
+
+Samples = Mapping[tuple[str, int, int, int], NDArray[np.float64]]  # (transport, source, target, bytes): one-way ns
+
+
+def build_table(
+    samples: Samples,
+    *,
+    places: Sequence[Place],
+    transports: Sequence[str],
+    sizes_bytes: Sequence[int],
+    environ: Mapping[str, str],
+    findings: Iterable[Finding] = (),
+    environment: Mapping[str, str],
+) -> LinkTable:
+    """One Link per transport and ordered pair that left usable samples, with everything that is wrong with them.
+
+    `places[r]` is rank r's; `findings` are those made while measuring, and come first. Samples that are no times (NaN,
+    zero, negative) are reported and left out of the fit; a pair without any has no link.
+    """
+    ranks = range(len(places))
+    pairs = [(source, target) for source in ranks for target in ranks if source != target]
+    links = []
+    for transport in transports:
+        for source, target in pairs:
+            by_size = {}
+            for size in sizes_bytes:
+                times = distrust.usable(samples.get((transport, source, target, size), np.empty(0)))
+                if len(times):
+                    by_size[size] = times
+            if by_size:
+                links.append(fit_link(source, target, transport, by_size))
+    site_of_rank = tuple(place.site for place in places)
+    keys = [(t, source, target, size) for t in transports for source, target in pairs for size in sizes_bytes]
+    found = [
+        *findings,
+        *distrust.placement(places, transports, environ),
+        *distrust.bad_samples(samples, keys),
+        *distrust.bimodal(samples),
+        *link_findings(links, site_of_rank),
+    ]
+    return LinkTable(
+        links=tuple(links),
+        site_of_rank=site_of_rank,
+        node_of_rank=tuple(place.node for place in places),
+        run_transport="gloo" if "gloo" in transports else transports[0],
+        findings=tuple(found),
+        environment=dict(environment),
+    )
+
+
+def link_findings(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Finding]:
+    """What the links themselves show: protocol switches, slips of units, slow ranks."""
+    return [
+        *distrust.protocol_switches(links),
+        *distrust.unit_slips(links, site_of_rank),
+        *distrust.slow_ranks(links, site_of_rank),
+    ]
+
+
+def describe(
+    samples: Samples,
+    *,
+    places: Sequence[Place],
+    transports: Sequence[str],
+    rule: Rule,
+    environ: Mapping[str, str],
+    library: str,
+) -> dict[str, str]:
+    """How and where it was measured: hosts, cores, media, libraries, the variables that steer transports, the rule."""
+    settled = [
+        known.high - known.low <= rule.width * known.median
+        for times in samples.values()
+        if len(times) >= FEWEST and (known := spread(times)).median > 0
+    ]
+    described = {
+        "hosts": ", ".join(f"{count} ranks on {host}" for host, count in Counter(p.host for p in places).items()),
+        "cores_per_rank": ", ".join(str(len(place.cores)) for place in places),
+        "mpi": library,
+        "mpi4py": version("mpi4py"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "method": "ping-pong, half of the round trip, monotonic clock, receives posted first, host memory",
+        "rule": f"until the 95 % interval of the median is {rule.width:.0%} of it or less, or time is up; at least "
+        f"{rule.fewest} round trips, {rule.warmup} warm-ups before each batch",
+        "sizes_settled": f"{sum(settled)} of {len(samples)}",
+    }
+    if "gloo" in transports:
+        described["torch"] = version("torch")
+    for transport in transports:
+        media = Counter(medium(transport, a, b, environ) for a, b in combinations(places, 2))
+        described[f"medium_{transport}"] = ", ".join(f"{name}: {count} pairs" for name, count in media.items())
+    if "SLURM_JOB_ID" in environ:
+        described["slurm_job"] = environ["SLURM_JOB_ID"]
+    return described | transport_environment(environ)

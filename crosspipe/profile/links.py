@@ -1,0 +1,259 @@
+"""The link benchmark: `python -m crosspipe.profile.links --out DIR`, one process a rank, under mpiexec or srun.
+
+Every ordered pair of ranks plays ping-pong over every transport and size; rank 0 fits alpha and beta, looks for reasons
+to distrust them, and writes `links.json` (LinkTable) and `samples.parquet`. `docs/measuring.md` states the method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from crosspipe.errors import CrosspipeError, UsageError
+from crosspipe.problem import LinkTable
+from crosspipe.profile import distrust
+from crosspipe.profile.link_table import build_table, describe
+from crosspipe.profile.pingpong import Cell, Channel, Control, Rule, initiate, respond
+from crosspipe.profile.places import Place, check_world, here
+from crosspipe.profile.rounds import Round, quiet_rounds, rounds
+from crosspipe.profile.samples import frame, one_way, pack, write_samples
+from crosspipe.profile.sites import SiteLink, site_links
+from crosspipe.store import save
+from crosspipe.store.files import disk_errors
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+TRANSPORTS = ("mpi", "gloo")
+SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asks for. `sites[r]` is the site of rank r; empty: all in site 0."""
+
+    out: Path
+    sizes_bytes: tuple[int, ...] = SIZES_BYTES
+    transports: tuple[str, ...] = TRANSPORTS
+    time_budget_s: float = 5.0
+    sites: tuple[int, ...] = ()
+    ranks: int | None = None
+    strict: bool = False
+    rule: Rule = Rule()
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The options of a command line; argparse ends the process with code 2 on a wrong one."""
+    parser = argparse.ArgumentParser(prog="python -m crosspipe.profile.links", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the two files go")
+    parser.add_argument("--sizes", type=_numbers(1), default=SIZES_BYTES, metavar="BYTES,…", help="message sizes")
+    parser.add_argument("--largest", type=int, metavar="BYTES", help="more sizes, in powers of 4, up to this one")
+    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo")
+    parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
+    parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")
+    parser.add_argument("--ranks", type=int, help="refuse a world of another size")
+    parser.add_argument("--width", type=float, default=Rule().width, help="wanted 95 %% interval over median")
+    parser.add_argument("--fewest", type=int, default=Rule().fewest, help="round trips a size, whatever the time")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if there is reason to distrust the result")
+    given = parser.parse_args(arguments)
+    if not given.time_budget > 0 or not given.width > 0 or given.fewest < 6:
+        parser.error("--time-budget and --width must be above 0, --fewest 6 or more (below, there is no 95 % interval)")
+    sizes = sorted(set(given.sizes))
+    while given.largest and sizes[-1] * 4 <= given.largest:
+        sizes.append(sizes[-1] * 4)
+    return Options(
+        out=given.out,
+        sizes_bytes=tuple(sizes),
+        transports=given.transports,
+        time_budget_s=given.time_budget,
+        sites=given.sites,
+        ranks=given.ranks,
+        strict=given.strict,
+        rule=Rule(width=given.width, fewest=given.fewest, most=max(given.fewest, Rule().most)),
+    )
+
+
+def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
+    """All of it, on every rank of `comm`; rank 0 writes and returns the table, the others None."""
+    from crosspipe.profile.mpi_links import MpiChannel, MpiControl, wait_idle
+
+    started, begin, clocks = datetime.datetime.now(datetime.UTC), time.monotonic(), distrust.read_clocks()
+    site = options.sites[comm.rank] if options.sites else 0
+    places: list[Place] = comm.allgather(here(comm.rank, site))
+    channels: dict[str, Channel] = {"mpi": MpiChannel(comm, max(options.sizes_bytes))}
+    if "gloo" in options.transports:
+        from crosspipe.profile.gloo_links import GlooChannel, start_gloo
+
+        wait_idle(comm)  # importing torch takes seconds, and not the same everywhere
+        start_gloo(comm, [place.host for place in places])
+        channels["gloo"] = GlooChannel(max(options.sizes_bytes))
+    plan = quiet_rounds(rounds(comm.size), [place.machine for place in places], _cores(places))
+    turns = [(transport, pairs) for transport in options.transports for pairs in plan]
+    cells: list[Cell] = []
+    deadline = time.monotonic() + options.time_budget_s
+    for turn, (transport, pairs) in enumerate(turns):
+        wait_idle(comm)
+        if comm.rank == 0:
+            who = " ".join(f"{low}-{high}" for low, high in pairs)
+            _say(f"turn {turn + 1} of {len(turns)}: {transport} {who}")
+        # what earlier turns left over is shared by those to come; rank 0's clock decides for all
+        share_s: float = comm.bcast((deadline - time.monotonic()) / (len(turns) - turn))
+        cells += _play(channels[transport], MpiControl(comm), comm.rank, pairs, options, share_s)
+    wait_idle(comm)
+    if "gloo" in channels:
+        from crosspipe.profile.gloo_links import stop_gloo
+
+        stop_gloo()
+    moments = comm.gather((clocks, distrust.read_clocks()))
+    packed = comm.gather(pack(cells, options.transports))
+    table = None
+    if moments is not None and packed is not None:
+        _say("fitting")
+        samples = frame(np.concatenate(packed), options.transports)
+        times = one_way(samples)
+        environment = {
+            "started": started.isoformat(timespec="seconds"),
+            "measured_s": f"{time.monotonic() - begin:.1f}",
+            **describe(
+                times,
+                places=places,
+                transports=options.transports,
+                rule=options.rule,
+                environ=os.environ,
+                library=library,
+            ),
+        }
+        table = build_table(
+            times,
+            places=places,
+            transports=options.transports,
+            sizes_bytes=options.sizes_bytes,
+            environ=os.environ,
+            findings=distrust.clock_steps(*zip(*moments, strict=True)),
+            environment=environment,
+        )
+        with disk_errors(options.out):
+            options.out.mkdir(parents=True, exist_ok=True)
+        write_samples(options.out / "samples.parquet", samples)
+        save(options.out / "links.json", table)
+    wait_idle(comm)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark on this rank; returns the exit code."""
+    options = parse(arguments)
+    if "gloo" in options.transports and importlib.util.find_spec("torch") is None:
+        return _fail(UsageError("--transports", "gloo", "needs torch", "pip install 'crosspipe[train]', or use mpi"))
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but finds no MPI library
+        remedy = "pip install 'crosspipe[laptop]' on a laptop; on a cluster [mpi], and load its MPI module"
+        return _fail(UsageError("mpi4py", None, str(error).splitlines()[0], remedy))
+    comm = MPI.COMM_WORLD
+    library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\x00").split())
+    try:
+        check_world(
+            comm.size, sites=len(options.sites) or None, ranks=options.ranks, environ=os.environ, library=library
+        )
+        if comm.size < 2:
+            raise UsageError("MPI world size", comm.size, "a link has two ends", "start 2 ranks or more")
+        if options.out.exists() and not options.out.is_dir():
+            raise UsageError("--out", str(options.out), "is no folder", "give a folder, it is made if missing")
+    except CrosspipeError as error:  # every rank comes to the same: one says it, all end
+        return _fail(error) if comm.rank == 0 else error.exit_code
+    try:
+        table = measure(options, comm, library)
+    except CrosspipeError as error:
+        comm.Abort(_fail(error))
+        raise
+    except BaseException:  # a rank that merely ended would leave the others waiting for ever
+        traceback.print_exc()
+        comm.Abort(1)
+        raise
+    if table is not None:
+        for line in summary(table):
+            print(line)
+    return int(bool(comm.bcast(options.strict and table is not None and bool(table.findings))))
+
+
+def summary(table: LinkTable) -> list[str]:
+    """What to tell a reader in a few lines: each site pair over each transport, and the findings."""
+    links = [link for transport in table.transports() for link in site_links(table, transport)]
+    return [_line(link) for link in links] + [f"distrust: {found.name}: {found.detail}" for found in table.findings]
+
+
+def _line(link: SiteLink) -> str:
+    low, high = (latency / 1e3 for latency in link.latency_range_ns)
+    rate = (
+        "no byte cost" if link.bandwidth_bytes_per_s is None else f"{link.bandwidth_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
+    )
+    return (
+        f"site {link.source_site} -> {link.target_site} over {link.transport}: alpha {link.latency_ns / 1e3:.1f} us "
+        f"({low:.1f} to {high:.1f}), {rate}, {link.pairs} pairs of ranks"
+    )
+
+
+def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float) -> list[Cell]:
+    """This rank's part of a round: nothing if it rests; else both directions, every size, in `share_s` seconds."""
+    cells = []
+    for pair in pairs:
+        if rank not in pair:
+            continue
+        budget_s = share_s / (2 * len(options.sizes_bytes))
+        for source, target in (pair, pair[::-1]):
+            for size in options.sizes_bytes:
+                if rank == source:
+                    cells.append(initiate(channel, control, source, target, size, budget_s, options.rule))
+                else:
+                    respond(channel, control, source, size)
+    return cells
+
+
+def _cores(places: Sequence[Place]) -> Mapping[str, int]:
+    """How many cores the ranks of each machine may use together."""
+    usable: dict[str, set[int]] = {}
+    for place in places:
+        usable.setdefault(place.machine, set()).update(place.cores)
+    return {machine: len(cores) for machine, cores in usable.items()}
+
+
+def _numbers(smallest: int) -> Callable[[str], tuple[int, ...]]:
+    def read(text: str) -> tuple[int, ...]:
+        parts = text.split(",")
+        numbers = tuple(int(part) for part in parts if part.isdecimal())
+        if len(numbers) < len(parts) or min(numbers) < smallest:
+            raise argparse.ArgumentTypeError(f"{text!r}: whole numbers >= {smallest}, joined by commas")
+        return numbers
+
+    return read
+
+
+def _transports(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    if set(names) - set(TRANSPORTS):
+        raise argparse.ArgumentTypeError(f"{text!r}: use {', '.join(TRANSPORTS)} or both, joined by a comma")
+    return names
+
+
+def _fail(error: CrosspipeError) -> int:
+    _say(f"profile links: {error}")
+    return error.exit_code
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The stopping rule worked by hand, and the exchange over a channel whose times are known."""
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+from crosspipe.profile.pingpong import Rule, initiate, next_batch, respond
+
+RULE = Rule(width=0.1, fewest=10, most=100, warmup=2)
+
+
+def test_the_fewest_are_made_whatever_the_time() -> None:
+    assert next_batch(np.empty(0, dtype=np.int64), 99.0, 1.0, RULE) == 10
+    assert next_batch(np.array([5, 5, 5]), 99.0, 1.0, RULE) == 7
+
+
+def test_a_narrow_interval_stops() -> None:
+    # of ten samples the 95 % interval is from the 2nd to the 9th: 1000 to 1095 is 9.5 % of 1000, 1000 to 1105 is 10.5 %
+    assert next_batch(np.array([900] + [1000] * 7 + [1095, 5000]), 0.0, 1.0, RULE) == 0
+    assert next_batch(np.array([900] + [1000] * 7 + [1105, 5000]), 0.0, 1.0, RULE) == 10
+
+
+@pytest.mark.parametrize(
+    # 20 round trips of 50 ms so far, a second to spend, two warm-ups before each batch
+    ("spent_s", "expected"),
+    [(-9.0, 20), (0.0, 18), (0.5, 8), (0.85, 1), (0.9, 0), (3.0, 0)],
+)
+def test_a_batch_doubles_but_fits_the_time_left(spent_s: float, expected: int) -> None:
+    assert next_batch(np.array([40_000_000, 60_000_000] * 10), spent_s, 1.0001, RULE) == expected
+
+
+def test_the_most_is_kept() -> None:
+    assert next_batch(np.array([100, 200] * 40), 0.0, 1.0, RULE) == 20
+
+
+class Wire:
+    """Two threads' channel and control: queues, with round trips taken from a list."""
+
+    name = "wire"
+
+    def __init__(self, trips: list[int]) -> None:
+        self.trips, self.there, self.told = iter(trips), queue.Queue[int](), queue.Queue[int]()
+
+    def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
+        self.there.put(count)
+        return [next(self.trips) for _ in range(count)]
+
+    def pong(self, peer: int, size_bytes: int, count: int) -> None:
+        assert self.there.get(timeout=5) == count
+
+    def tell(self, peer: int, count: int) -> None:
+        self.told.put(count)
+
+    def hear(self, peer: int) -> int:
+        return self.told.get(timeout=5)
+
+
+def test_warm_ups_are_kept_but_not_counted() -> None:
+    # first batch: 2 warm-ups and 10 that spread; second: 2 warm-ups and 10 that settle the median
+    wire = Wire([9000, 8000] + [1000, 2000] * 5 + [7000, 7000] + [1500] * 10)
+    answering = threading.Thread(target=respond, args=(wire, wire, 0, 64))
+    answering.start()
+    cell = initiate(wire, wire, 0, 1, 64, 60.0, Rule(width=0.05, warmup=2, most=20))
+    answering.join(5)
+    assert not answering.is_alive()
+    assert cell.round_trip_ns.tolist() == [9000, 8000] + [1000, 2000] * 5 + [7000, 7000] + [1500] * 10
+    assert cell.warmup.tolist() == [True] * 2 + [False] * 10 + [True] * 2 + [False] * 10
+    assert cell.one_way_ns.tolist() == [500, 1000] * 5 + [750] * 10
+    assert (cell.transport, cell.source, cell.target, cell.size_bytes) == ("wire", 0, 1, 64)

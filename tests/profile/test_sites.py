@@ -1,0 +1,40 @@
+"""Site pairs from rank pairs, worked by hand."""
+
+from crosspipe.problem import Link, LinkTable
+from crosspipe.profile.sites import site_links
+
+
+def table(latencies: dict[tuple[int, int], int], bandwidths: dict[tuple[int, int], int | None]) -> LinkTable:
+    return LinkTable(
+        links=tuple(
+            Link(
+                source=a, target=b, transport="gloo", latency_ns=ns, bandwidth_bytes_per_s=bandwidths.get((a, b), 10**9)
+            )
+            for (a, b), ns in latencies.items()
+        ),
+        site_of_rank=(0, 0, 1, 1),
+    )
+
+
+def test_medians_and_ranges_of_the_pairs_between_two_sites() -> None:
+    there = {(0, 2): 100, (0, 3): 120, (1, 2): 130, (1, 3): 900}
+    back = {(2, 0): 110, (3, 0): 118, (2, 1): 131, (3, 1): 140}
+    inside = {(0, 1): 7}
+    across = {(0, 2): 10**9, (0, 3): 2 * 10**9, (1, 2): 4 * 10**9, (1, 3): 4 * 10**9}
+    own, forth, home = site_links(table(there | back | inside, across))
+    assert (own.source_site, own.target_site, own.pairs, own.latency_ns) == (0, 0, 1, 7)
+    assert (forth.source_site, forth.target_site, forth.pairs) == (0, 1, 4)
+    assert (forth.latency_ns, forth.latency_range_ns) == (125, (100, 900))
+    assert (forth.bandwidth_bytes_per_s, forth.bandwidth_range_bytes_per_s) == (3 * 10**9, (10**9, 4 * 10**9))
+    assert (home.latency_ns, home.bandwidth_bytes_per_s) == (124, 10**9)  # the median of 110, 118, 131, 140
+    assert (own.symmetric, forth.symmetric, home.symmetric) == (True, False, False)  # alike in alpha, not in bandwidth
+
+
+def test_one_direction_alone_says_nothing_of_symmetry() -> None:
+    (only,) = site_links(table({(0, 2): 100}, {(0, 2): None}))
+    assert only.symmetric is None
+    assert (only.bandwidth_bytes_per_s, only.bandwidth_range_bytes_per_s) == (None, None)
+
+
+def test_a_transport_that_was_not_measured_has_no_links() -> None:
+    assert site_links(table({(0, 2): 100}, {}), "nccl") == ()
