@@ -120,6 +120,10 @@ class NetworkConfig(_Section, frozen=True, kw_only=True):
             bandwidth if self.bandwidth_ratio is None else self.bandwidth_ratio,
         )
 
+    def canonical(self) -> NetworkConfig:
+        """The same network, written one way: equal networks have equal keys, whatever they are called."""
+        return msgspec.structs.replace(self, name="", delay=self.ratios(), latency_ratio=None, bandwidth_ratio=None)
+
 
 class ScheduleConfig(_Section, frozen=True, kw_only=True):
     """The schedule by name; `chunks` model parts per stage where its traversal is a loop; `pieces` is n_sub.

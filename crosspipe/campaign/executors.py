@@ -1,0 +1,152 @@
+"""Executors: how a task becomes a job. One small interface; each kind of machine has its own class behind it.
+
+`local` uses submitit's local executor (which ignores dependencies: the driver submits a task when what it waits for has
+ended); `debug` runs the job at once, in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from crosspipe.campaign.job import run_task, submitted
+from crosspipe.campaign.tasks import Task
+from crosspipe.errors import UsageError
+
+
+class Job(Protocol):
+    """A submitted task."""
+
+    id: str
+
+    def ended(self) -> bool:
+        """Whether it runs no more (however it ended)."""
+
+    def how(self) -> str:
+        """How it ended, in words."""
+
+    def cancel(self) -> None:
+        """Ends it and everything it started."""
+
+
+class Executor(Protocol):
+    """Submits task files; `limit` bounds the jobs at once (None: the scheduler's business)."""
+
+    limit: int | None
+
+    def submit(self, task: Task, path: Path) -> Job:
+        """Starts the job of the task file at `path`."""
+
+
+def make_executor(kind: str, *, workers: int, logs: Path) -> Executor:
+    """The executor of a cluster's configuration; job logs go to the folder `logs`."""
+    if kind == "debug":
+        return DebugExecutor()
+    if kind == "local":
+        return LocalExecutor(workers, logs)
+    raise UsageError(
+        "cluster.executor", kind, "this version submits to this machine only", "use cluster=local, also inside a job"
+    )
+
+
+class _DoneJob:
+    id = str(os.getpid())
+
+    def ended(self) -> bool:
+        return True
+
+    def how(self) -> str:
+        return "ended"
+
+    def cancel(self) -> None:
+        return None
+
+
+class DebugExecutor:
+    """Runs each job in this process, at once: for debuggers and tests."""
+
+    limit = 1
+
+    def submit(self, task: Task, path: Path) -> Job:
+        with environment(task.resources.environment):
+            run_task(str(path))
+        return _DoneJob()
+
+
+class LocalExecutor:
+    """Processes of this machine, through submitit; at most `limit` at once."""
+
+    def __init__(self, limit: int, logs: Path) -> None:
+        self.limit = limit
+        self._logs = logs
+
+    def submit(self, task: Task, path: Path) -> Job:
+        import submitit
+
+        executor = submitit.LocalExecutor(folder=self._logs)
+        executor.update_parameters(timeout_min=task.resources.minutes, stderr_to_stdout=True, signal_delay_s=5)
+        with environment(task.resources.environment):
+            return LocalJob(executor.submit(submitted, str(path)))
+
+
+class LocalJob:
+    """A submitit local job: a controller process and, in a session of its own, the job itself."""
+
+    def __init__(self, job) -> None:  # type: ignore[no-untyped-def]
+        self._job = job
+        self.id: str = job.job_id
+
+    def ended(self) -> bool:
+        return bool(self._job.done())
+
+    def how(self) -> str:
+        log = Path(self._job.paths.stdout)
+        tail = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else []
+        return f"its job {self.id} ended without a result (killed?)" + (f"; last line: {tail[0]}" if tail else "")
+
+    def cancel(self, grace_s: float = 5.0) -> None:
+        sessions = set(_descendants(int(self.id)).values())
+        self._job.cancel(check=False)
+        deadline = time.monotonic() + grace_s
+        while not self.ended() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for session in sessions - {os.getsid(0)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGKILL)
+
+
+def _descendants(root: int) -> dict[int, int]:
+    """Process id -> session of every process below `root`, by one walk over /proc."""
+    parents: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = (int(fields[1]), int(fields[3]))
+    found: dict[int, int] = {}
+    frontier = {root}
+    while frontier:
+        below = {pid for pid, (parent, _) in parents.items() if parent in frontier}
+        found |= {pid: parents[pid][1] for pid in below}
+        frontier = below
+    return found
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for the processes started in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

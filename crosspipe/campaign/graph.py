@@ -1,0 +1,191 @@
+"""The graph of a campaign: which artifacts its points need, each one once, with the keys that name them.
+
+    links  (per cluster and layout)  ─┐
+    blocks (per model and split)     ─┴─► solve (per problem and schedule) ─► run (per run configuration)
+
+Planning reads the store only for the epochs of measurements, and writes nothing; what runs where is
+`crosspipe.campaign.tasks`.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from crosspipe.campaign.config import ClusterConfig, PointConfig
+from crosspipe.campaign.points import Point
+from crosspipe.errors import UsageError
+from crosspipe.problem.layers import Split, split_model
+from crosspipe.store import Request, Store
+
+STAGES = ("links", "blocks", "solve", "run")
+VERSIONS = {"links": 1, "blocks": 1, "solve": 1, "run": 1}  # raise one when what a stage writes changes
+_DEPTH = {"profile": ("links", "blocks"), "solve": ("links", "blocks", "solve"), "run": STAGES}
+NOT_OF_THE_RESULT = ("points_per_job", "timeout_s")  # keys of `run` that only say how it is carried out
+_SEARCHED = ("greedy", "exact", "portfolio")  # families that look at time limit, workers and seed
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact to be had: its request, the points that want it, and the cluster whose job makes it.
+
+    Nodes of one stage and one `group` may share a job; `per_job` is how many.
+    """
+
+    request: Request
+    points: tuple[str, ...]
+    cluster: ClusterConfig
+    group: str
+    per_job: int = 1
+
+    @property
+    def reference(self) -> str:
+        """`stage/key`."""
+        return self.request.reference
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes by reference, inputs before those who need them; `keys[point][stage]` says what a point needs."""
+
+    nodes: dict[str, Node]
+    keys: dict[str, dict[str, str]]
+
+    def stage(self, name: str) -> tuple[Node, ...]:
+        """The nodes of one stage."""
+        return tuple(node for node in self.nodes.values() if node.request.stage == name)
+
+
+def build_graph(points: Sequence[Point], store: Store) -> Graph:
+    """The graph of `points`; work that several need stands in it once.
+
+    Raises UsageError for a schedule that does not exist, FieldError for layers that do not fit the stages.
+    """
+    nodes: dict[str, Node] = {}
+    wanted: dict[str, list[str]] = {}
+    keys: dict[str, dict[str, str]] = {}
+    epochs: dict[str, Request] = {}
+    for point in points:
+        mine: dict[str, str] = {}
+        for node in _road(point.config, store, epochs):
+            nodes.setdefault(node.reference, node)
+            wanted.setdefault(node.reference, []).append(point.name)
+            mine[node.request.stage] = node.request.key
+        keys[point.name] = mine
+    ordered = sorted(nodes.values(), key=lambda node: STAGES.index(node.request.stage))
+    return Graph(
+        nodes={n.reference: msgspec.structs.replace(n, points=tuple(wanted[n.reference])) for n in ordered}, keys=keys
+    )
+
+
+def layout(config: PointConfig) -> tuple[str, Split]:
+    """(traversal, layers per stage and chunk) of a point; the schedule's name fixes the traversal."""
+    from crosspipe.solver import SCHEDULES
+
+    name, given = config.schedule.name, config.schedule.traversal
+    if name not in SCHEDULES:
+        raise UsageError("schedule", name, "no such schedule", f"use one of {', '.join(SCHEDULES)}")
+    fixed = SCHEDULES[name].traversal
+    if fixed is not None and given not in (None, fixed):
+        raise UsageError("schedule.traversal", given, f"{name} is a schedule of traversal {fixed}", "leave it null")
+    traversal = fixed or given or "ud"
+    chunks = {"ud": 1, "wave": 2}.get(traversal, config.schedule.chunks or 2)
+    if config.schedule.chunks not in (None, chunks):
+        raise UsageError("schedule.chunks", config.schedule.chunks, f"{traversal} has {chunks}", "leave it null")
+    pipeline = config.pipeline
+    return (
+        traversal,
+        chunks,
+        split_model(config.model, pipeline.stages, chunks, traversal=traversal, explicit=pipeline.layers),
+    )
+
+
+def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list[Node]:
+    """The nodes of one point, in the order of the road."""
+    traversal, split = layout(config)
+    place = _place(config.cluster)
+    profile, pipeline = config.profile, config.pipeline
+    links = _measurement(
+        Request(
+            stage="links",
+            version=VERSIONS["links"],
+            config={"place": place, "site_of_rank": list(pipeline.site_of_stage()), **profile.links},
+        ),
+        config,
+        store,
+        epochs,
+    )
+    blocks = _measurement(
+        Request(
+            stage="blocks",
+            version=VERSIONS["blocks"],
+            config={
+                "place": place,
+                "model": msgspec.to_builtins(config.model),
+                "traversal": traversal,
+                "layers": [list(row) for row in split],
+                **profile.blocks,
+            },
+        ),
+        config,
+        store,
+        epochs,
+    )
+    inputs = {"links": links.reference, "blocks": blocks.reference}
+    solve = Request(stage="solve", version=VERSIONS["solve"], config=_solve_config(config), inputs=inputs)
+    run = Request(
+        stage="run",
+        version=VERSIONS["run"],
+        config={
+            "model": msgspec.to_builtins(config.model),
+            "layers": [list(row) for row in split],
+            **{key: value for key, value in config.run.items() if key not in NOT_OF_THE_RESULT},
+        },
+        inputs={"blocks": blocks.reference, "solve": solve.reference},
+    )
+    session = f"{config.cluster.name} {blocks.key} {msgspec.json.encode(run.config, order='sorted').decode()}"
+    made = {
+        "links": Node(request=links, points=(), cluster=config.cluster, group=links.key),
+        "blocks": Node(request=blocks, points=(), cluster=config.cluster, group=blocks.key),
+        "solve": Node(
+            request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
+            per_job=config.solver.points_per_job,
+        ),
+        "run": Node(
+            request=run, points=(), cluster=config.cluster, group=session,
+            per_job=int(config.run.get("points_per_job", 1)),
+        ),
+    }  # fmt: skip
+    return [made[stage] for stage in _DEPTH[config.until]]
+
+
+def _place(cluster: ClusterConfig) -> str:
+    """Where a measurement holds: a cluster by its name, this machine by its host name besides."""
+    return cluster.name if cluster.executor == "slurm" else f"{cluster.name}@{platform.node()}"
+
+
+def _measurement(request: Request, config: PointConfig, store: Store, epochs: dict[str, Request]) -> Request:
+    if request.key not in epochs:
+        days = config.profile.max_age_days
+        epochs[request.key] = store.epoch_of(
+            request, max_age_s=None if days is None else days * 86400, refresh=config.profile.refresh
+        )
+    return epochs[request.key]
+
+
+def _solve_config(config: PointConfig) -> dict[str, Any]:
+    from crosspipe.solver import SCHEDULES
+
+    schedule: dict[str, Any] = {"name": config.schedule.name}
+    if config.schedule.name == "cross_ud_sub":
+        schedule["pieces"] = config.schedule.pieces
+    searched = SCHEDULES[config.schedule.name].family in _SEARCHED
+    solver = {"time_limit_s": config.solver.time_limit_s, "workers": config.solver.workers, "seed": config.solver.seed}
+    return {
+        "schedule": schedule,
+        "solver": solver if searched else {},
+        "network": msgspec.to_builtins(config.network.canonical()),
+        "pipeline": msgspec.to_builtins(config.pipeline),
+        "pace": config.pace,
+    }

@@ -1,0 +1,167 @@
+"""One job: makes the artifacts of one task, each on its own claim, and says how each ended.
+
+Runs inside a submitit job, a batch script or by hand (`python -m crosspipe.campaign.job TASK.json`); it needs the store
+and the campaign directory and nothing of whoever submitted it. A failure ends its own artifact only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from crosspipe.campaign.outcomes import JobRecord, read_outcome, say_now, write_job, write_outcome
+from crosspipe.campaign.tasks import Task
+from crosspipe.errors import ArtifactError, CrosspipeError
+from crosspipe.store import Making, Store, load, my_claim
+
+Ended = tuple[Making, CrosspipeError | None]  # an artifact and why it failed, if it did
+PATIENCE_S = 5.0  # for a file system that lags behind the job that made an input
+
+
+class Context(NamedTuple):
+    """What a stage's body may use besides the artifacts: where to log, what was configured, how to say what it does."""
+
+    task: Task
+    store: Store
+    log_dir: Path
+    say: Callable[[str], None]
+
+
+Body = Callable[[Sequence[Making], Context], Iterator[Ended]]
+
+
+def run_task(path: str) -> None:
+    """Makes what the task file at `path` lists. Ends normally also where artifacts failed: their outcomes say so."""
+    task = load(path, Task)
+    campaign, store = Path(task.campaign), Store(task.store)
+    body: Body = importlib.import_module(task.bodies).BODIES[task.stage]
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
+    log = os.environ.get("CROSSPIPE_LOG") or _submitit_log(task, job)
+    write_job(campaign, JobRecord(task=task.id, job=job, process=my_claim(job), log=log))
+    log_dir = campaign / "logs" / task.id
+    log_dir.mkdir(parents=True, exist_ok=True)
+
+    def end(reference: str, error: CrosspipeError | None) -> None:
+        status = "done" if error is None else "failed"
+        write_outcome(campaign, reference, status, reason="" if error is None else str(error), log=log, job=job)
+        print(f"{reference[:20]}: {status}{'' if error is None else f': {error}'}", flush=True)
+
+    context = Context(task, store, log_dir, lambda text: say_now(campaign, task.id, text))
+    pending = list(task.references)
+    while pending:
+        mine, pending = _take(pending, task, store, campaign, job, log)
+        if mine:
+            _make(body, mine, context, end)
+        elif pending:
+            context.say("waiting for another campaign that makes the same artifact")
+            time.sleep(1.0)
+
+
+def _take(
+    references: Sequence[str], task: Task, store: Store, campaign: Path, job: str, log: str
+) -> tuple[list[Making], list[str]]:
+    """Begins what can be begun; returns that, and what others are making."""
+    mine, others = [], []
+    for reference in references:
+        request = store.request(reference)
+        if store.done(reference) is not None:
+            write_outcome(campaign, reference, "done", log=log, job=job)
+            continue
+        missing = [name for name, source in request.inputs.items() if not _there(store, campaign, source)]
+        if missing:
+            write_outcome(campaign, reference, "blocked", reason=_why(campaign, request.inputs, missing), job=job)
+            continue
+        claim = my_claim(job)
+        if store.claim(request, claim) is not None:
+            others.append(reference)
+            continue
+        making = store.begin(request, claim)
+        if store.done(reference) is not None:  # finished by another between the first look and the claim
+            store.finish(making)
+            write_outcome(campaign, reference, "done", log=log, job=job)
+            continue
+        mine.append(making)
+    return mine, others
+
+
+def _there(store: Store, campaign: Path, source: str) -> bool:
+    if store.done(source) is None and read_outcome(campaign, source) is None:
+        with contextlib.suppress(ArtifactError):
+            store.file(source, "done.json", patience_s=PATIENCE_S)
+    return store.done(source) is not None
+
+
+def _why(campaign: Path, inputs: dict[str, str], missing: Sequence[str]) -> str:
+    name = missing[0]
+    outcome = read_outcome(campaign, inputs[name])
+    if outcome is None:
+        return f"its input {name} was never made"
+    return f"its input {name} {outcome.status}: {outcome.reason}".rstrip(": ")
+
+
+def _make(
+    body: Body, mine: Sequence[Making], context: Context, end: Callable[[str, CrosspipeError | None], None]
+) -> None:
+    """Lets the body work; whatever happens to it, every making is finished or abandoned."""
+    left = {making.request.reference: making for making in mine}
+
+    def failed(reference: str, error: CrosspipeError) -> None:
+        context.store.abandon(left.pop(reference))
+        end(reference, error)
+
+    try:
+        for making, error in body(mine, context):
+            reference = making.request.reference
+            try:
+                if error is not None:
+                    raise error
+                context.store.finish(making)
+                del left[reference]
+                end(reference, None)
+            except CrosspipeError as failure:
+                failed(reference, failure)
+        for reference in list(left):
+            failed(reference, CrosspipeError(f"the {context.task.stage} stage ended without a word about it"))
+    except Exception as error:  # noqa: BLE001 - the job's boundary: whatever it was, the log has it and the campaign goes on
+        traceback.print_exc()
+        for reference in list(left):
+            failed(reference, unexpected(error))
+    finally:
+        for making in left.values():  # cancelled: no outcome, the next start goes on
+            context.store.abandon(making)
+
+
+def unexpected(error: Exception) -> CrosspipeError:
+    """A fault that is no CrosspipeError, said in one line; its traceback is in the log."""
+    return CrosspipeError(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _submitit_log(task: Task, job: str) -> str:
+    """Where submitit puts this job's output, relative to the campaign directory."""
+    return f"logs/{job}_0_log.out"
+
+
+def terminate(signum: int, frame: object) -> None:
+    """SIGTERM ends a job as Ctrl-C does: its processes are stopped, its claims released."""
+    raise KeyboardInterrupt
+
+
+def submitted(path: str) -> None:
+    """What submitit runs: `run_task` in a session of its own, so that cancelling reaches its every process."""
+    with contextlib.suppress(PermissionError):  # already a session's leader
+        os.setsid()
+    signal.signal(signal.SIGTERM, terminate)
+    run_task(path)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, terminate)
+    run_task(sys.argv[1])

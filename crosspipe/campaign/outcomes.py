@@ -1,0 +1,73 @@
+"""Outcomes and jobs of a campaign directory: small files that whoever runs a stage leaves for whoever looks.
+
+`outcomes/<stage>/<key>.json` says how an artifact's making ended, `jobs/<task>.json` which process works on a task and
+`jobs/<task>.now` what it is doing. The store alone says what is done; these say why something is not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from crosspipe.store import load, save
+from crosspipe.store.campaign_file import Ending, Outcome, outcome_path
+from crosspipe.store.claims import Claim
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="job"):
+    """The process of a task: `process` tells whether it still lives, `log` is relative to the campaign directory."""
+
+    schema: int = 1
+    task: str
+    job: str
+    process: Claim
+    log: str
+
+
+def write_outcome(
+    campaign: Path, reference: str, status: Ending, *, reason: str = "", log: str | None = None, job: str | None = None
+) -> None:
+    """Says how the making of `reference` ended."""
+    stage, key = reference.split("/")
+    path = outcome_path(campaign, stage, key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, Outcome(stage=stage, key=key, status=status, reason=reason, log=log, job=job, ended_at_s=time.time()))
+
+
+def read_outcome(campaign: Path, reference: str) -> Outcome | None:
+    """How the making of `reference` ended, None if it has not (or nobody said so)."""
+    path = outcome_path(campaign, *reference.split("/"))
+    return load(path, Outcome) if path.exists() else None
+
+
+def forget_outcome(campaign: Path, reference: str) -> None:
+    """Removes an earlier outcome before another try."""
+    outcome_path(campaign, *reference.split("/")).unlink(missing_ok=True)
+
+
+def write_job(campaign: Path, record: JobRecord) -> None:
+    """Says which process works on a task."""
+    (campaign / "jobs").mkdir(parents=True, exist_ok=True)
+    save(campaign / "jobs" / f"{record.task}.json", record)
+
+
+def read_jobs(campaign: Path) -> list[JobRecord]:
+    """Every job that ever started here."""
+    return [load(path, JobRecord) for path in sorted((campaign / "jobs").glob("*.json"))]
+
+
+def say_now(campaign: Path, task: str, text: str) -> None:
+    """What a task is doing right now, in a few words; for progress bars, so not worth an fsync."""
+    path = campaign / "jobs" / f"{task}.now"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def hear_now(campaign: Path, task: str) -> str:
+    """What a task said last."""
+    path = campaign / "jobs" / f"{task}.now"
+    return path.read_text() if path.exists() else ""

@@ -1,0 +1,129 @@
+"""What each stage of the road does with an artifact's request: the bodies of the jobs.
+
+Each body takes makings of its stage and yields how each ended, as it ends. The work itself is in the other parts of the
+package; here it is called with what the request says, and its files are put where they belong.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from crosspipe.campaign.config import NetworkConfig, PipelineConfig
+from crosspipe.campaign.job import Body, Context, Ended, unexpected
+from crosspipe.campaign.problems import build_problem
+from crosspipe.campaign.processes import run_logged
+from crosspipe.errors import CrosspipeError
+from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
+from crosspipe.problem import BlockCosts, LinkTable
+from crosspipe.store import Making, load, save
+
+_OPTIONS = (
+    "place",
+    "site_of_rank",
+    "model",
+    "traversal",
+    "layers",
+)  # of a profile's request: not passed on as --options
+
+
+def links(making: Making, context: Context) -> None:
+    """links.json and samples.parquet: ping-pong between all ranks, started by mpiexec inside this job."""
+    from crosspipe.profile.launch import mpiexec_command
+
+    config = making.request.config
+    sites = config["site_of_rank"]
+    module = [
+        "crosspipe.profile.links",
+        f"--out={making.scratch}",
+        f"--ranks={len(sites)}",
+        f"--sites={','.join(map(str, sites))}",
+        *_options(config),
+    ]
+    own = context.task.cluster.mpiexec
+    command = (
+        mpiexec_command(len(sites), module)
+        if own is None
+        else [*own, "-n", str(len(sites)), sys.executable, "-m", *module]
+    )
+    run_logged(command, context.log_dir / "links.log", what="links", say=context.say)
+
+
+def blocks(making: Making, context: Context) -> None:
+    """blocks.json: time, memory and bytes of every block, in a process with the allocator set for it."""
+    config = making.request.config
+    model = context.log_dir / f"model-{making.request.key[:12]}.yaml"
+    model.write_bytes(msgspec.json.format(msgspec.json.encode(config["model"])))  # JSON is YAML
+    command = [
+        sys.executable,
+        "-m",
+        "crosspipe.profile.blocks",
+        f"--model={model}",
+        f"--stages={len(config['layers'])}",
+        f"--chunks={len(config['layers'][0])}",
+        f"--traversal={config['traversal']}",
+        f"--layers={','.join('+'.join(map(str, row)) for row in config['layers'])}",
+        f"--out={making.scratch}",
+        *_options(config),
+    ]
+    run_logged(
+        command, context.log_dir / "blocks.log", what="blocks", environment=ALLOCATOR_ENVIRONMENT, say=context.say
+    )
+
+
+def solve(making: Making, context: Context) -> None:
+    """problem.json and schedule.json (with its certificate)."""
+    from crosspipe.solver import Progress
+    from crosspipe.solver import solve as solve_problem
+
+    request, store = making.request, context.store
+    problem = build_problem(
+        load(store.file(request.inputs["blocks"], "blocks.json"), BlockCosts),
+        load(store.file(request.inputs["links"], "links.json"), LinkTable),
+        network=msgspec.convert(request.config["network"], NetworkConfig),
+        pipeline=msgspec.convert(request.config["pipeline"], PipelineConfig),
+        pace=request.config["pace"],
+    )
+    name = request.config["schedule"]["name"]
+    context.say(name)
+
+    def hear(progress: Progress) -> None:
+        context.say(f"{name}: {progress.makespan_ns / 1e6:.2f} ms, gap {progress.gap:.2%}, {progress.elapsed_s:.0f} s")
+
+    options = {**request.config["solver"], **{k: v for k, v in request.config["schedule"].items() if k == "pieces"}}
+    schedule = solve_problem(problem, name, progress=hear, **options)
+    save(making.scratch / "problem.json", problem)
+    save(making.scratch / "schedule.json", schedule)
+
+
+def each(body: Callable[[Making, Context], None]) -> Body:
+    """A body for many makings from one for a single making: an error ends its own making only."""
+
+    def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
+        for making in makings:
+            try:
+                body(making, context)
+            except CrosspipeError as error:
+                yield making, error
+            except Exception as error:  # noqa: BLE001 - a fault of ours in one point must not end the others
+                traceback.print_exc()
+                yield making, unexpected(error)
+            else:
+                yield making, None
+
+    return run
+
+
+def _options(config: dict[str, object]) -> list[str]:
+    """The profiler's own options of a request, as `--name=value`."""
+    return [
+        f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in config.items()
+        if name not in _OPTIONS and value is not None
+    ]
+
+
+BODIES: dict[str, Body] = {"links": each(links), "blocks": each(blocks), "solve": each(solve)}
