@@ -7,7 +7,7 @@ that of htpy and MarkupSafe, in the few lines this report needs.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Union
 
 VOID = frozenset({"meta", "link", "br", "col", "hr"})
@@ -32,8 +32,8 @@ def render(content: Content) -> Markup:
     return Markup("".join(map(render, content)))
 
 
-def tag(name: str, *content: Content, **attributes: str | bool | None) -> Markup:
-    """The element `name` around `content`.
+def tag(element: str, *content: Content, **attributes: str | bool | None) -> Markup:
+    """`element` around `content`.
 
     Attributes: a trailing underscore is dropped and others become hyphens (`class_`, `aria_label`); True gives a bare
     attribute, False and None none.
@@ -44,34 +44,56 @@ def tag(name: str, *content: Content, **attributes: str | bool | None) -> Markup
             continue
         key = key.rstrip("_").replace("_", "-")
         written += f" {key}" if value is True else f' {key}="{html.escape(value, quote=True)}"'
-    if name in VOID:
-        return Markup(f"<{name}{written}>")
-    return Markup(f"<{name}{written}>{render(content)}</{name}>")
+    if element in VOID:
+        return Markup(f"<{element}{written}>")
+    return Markup(f"<{element}{written}>{render(content)}</{element}>")
 
 
-def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, caption: Content = None) -> Markup:
-    """A table that scrolls sideways on its own: first cell of a row is its header; numbers are right-aligned.
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Content]],
+    *,
+    caption: str,
+    text: Collection[str],
+    classes: Sequence[str | None] | None = None,
+) -> Markup:
+    """A table that scrolls sideways on its own, reachable by keyboard; the first cell of a row is its header.
 
-    A cell whose text starts with a digit or sign counts as a number.
+    `text` names the columns of words; all others are set as numbers. `classes` has one entry a row.
     """
-    body = [tag("tr", *(_cell(cell, column == 0) for column, cell in enumerate(row))) for row in rows]
+    kinds = [None if name in text else "number" for name in head]
+    kinds = [kind if index else None for index, kind in enumerate(kinds)]
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", cell, class_=kind or _words(cell)) for cell, kind in zip(row[1:], kinds[1:], strict=True)),
+            class_=classes[index] if classes else None,
+        )
+        for index, row in enumerate(rows)
+    ]
     return tag(
         "div",
         tag(
             "table",
-            tag("caption", caption) if caption else None,
-            tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))),
+            tag("caption", caption),
+            tag("thead", tag("tr", *(tag("th", n, scope="col", class_=k) for n, k in zip(head, kinds, strict=True)))),
             tag("tbody", *body),
         ),
         class_="scroll",
         tabindex="0",
         role="region",
-        aria_label=html.unescape(str(caption)) if caption and not isinstance(caption, Markup) else "table",
+        aria_label=caption,
     )
 
 
-def _cell(cell: Content, first: bool) -> Markup:
-    if first:
-        return tag("th", cell, scope="row")
-    number = isinstance(cell, int | float) or (isinstance(cell, str) and cell[:1] in set("0123456789+-−∞<"))
-    return tag("td", cell, class_="number" if number else None)
+def _words(cell: Content) -> str | None:
+    return "words" if isinstance(cell, str) and not isinstance(cell, Markup) and len(cell) > 40 else None
+
+
+FOLDED_ROWS = 24  # longer tables of detail start closed
+
+
+def folded(content: Markup, rows: int, what: str) -> Markup:
+    """`content`, behind a summary that can be opened where it has many rows."""
+    return content if rows <= FOLDED_ROWS else tag("details", tag("summary", f"{rows} {what}"), content, class_="long")

@@ -36,12 +36,12 @@ _DELAY_LABELS = ("latency_ratio", "bandwidth_ratio")
 @dataclass(frozen=True)
 class Results:
     """A campaign as tables: `points` and `iterations` (polars, columns as in the data dictionary), what was read to
-    make them (`artifacts`, in the campaign's order) and every reason to distrust them (`findings`)."""
+    make them (`artifacts` by point, in the campaign's order) and every reason to distrust them (`findings`)."""
 
     campaign: CampaignFile
     campaign_dir: Path
     store_root: Path
-    artifacts: tuple[PointArtifacts, ...]
+    artifacts: dict[str, PointArtifacts]
     points: pl.DataFrame
     iterations: pl.DataFrame
     findings: tuple[Finding, ...]
@@ -59,9 +59,9 @@ def load_results(campaign_dir: str | Path, store_root: str | Path | None = None)
     if not store.root.is_dir():
         raise ArtifactError(f"{store.root}: the campaign's store is not here; give the folder it is in now")
     reader = ArtifactReader(campaign_dir, store, campaign)
-    artifacts = tuple(reader.read(point) for point in campaign.points)
+    artifacts = {point.name: reader.read(point) for point in campaign.points}
     varying = _varying_labels(campaign.points)
-    rows = [_point_row(a, varying) for a in artifacts]
+    rows = [_point_row(a, varying) for a in artifacts.values()]
     _compare(rows)
     return Results(
         campaign=campaign,
@@ -69,9 +69,9 @@ def load_results(campaign_dir: str | Path, store_root: str | Path | None = None)
         store_root=store.root,
         artifacts=artifacts,
         points=_frame(rows, POINT_COLUMNS),
-        iterations=_frame([row for a in artifacts for row in _iteration_rows(a)], ITERATION_COLUMNS),
+        iterations=_frame([row for a in artifacts.values() for row in _iteration_rows(a)], ITERATION_COLUMNS),
         findings=tuple(
-            dict.fromkeys(f for a, row in zip(artifacts, rows, strict=True) for f in point_findings(a, row))
+            dict.fromkeys(f for a, row in zip(artifacts.values(), rows, strict=True) for f in point_findings(a, row))
         ),
     )
 

@@ -59,12 +59,15 @@ class SummaryTable:
         return f"{self.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
     def to_html(self) -> markup.Markup:
-        """The table in HTML, the fastest of each group in bold."""
-        rows = [
-            [markup.tag("strong", c) if row.fastest and i == 0 else c for i, c in enumerate(row.cells)]
-            for row in self.rows
-        ]
-        return markup.table(self.head, rows, caption=self.title)
+        """The table in HTML; the fastest of each group carries the class `fastest`."""
+        classes, group = [], None
+        for row in self.rows:
+            words = ["group"] if row.group != group else []
+            words += ["fastest"] if row.fastest else [] if row.finished else ["unfinished"]
+            classes.append(" ".join(words) or None)
+            group = row.group
+        cells = [row.cells for row in self.rows]
+        return markup.table(self.head, cells, caption=self.title, text=_TEXT_COLUMNS, classes=classes)
 
 
 _TEXT_COLUMNS = ("schedule", "setting", "delay", "note")
@@ -92,7 +95,7 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
             number(_first(r["measured_peak_activation_mib"], r["predicted_peak_activation_mib"])),
         ]
         finished = r["status"] in ("done", "cached")
-        cells += [("" if finished else f"{r['status']}: {r['reason']}")] if notes else []
+        cells += [r["reason"]] if notes else []
         lines.append(Row(tuple(cells), group, _fastest(r, rows), finished))
     delays = "delay = (T_lat, T_bw)/T_F" if any(r["delay"].startswith("(") for r in rows) else "delay across sites"
     return SummaryTable(f"{kind.capitalize()} time in ms; {delays}", tuple(head), tuple(lines))
@@ -103,12 +106,14 @@ def order(points: pl.DataFrame) -> list[dict[str, Any]]:
     rows = points.to_dicts()
     settings = list(dict.fromkeys(r["setting"] for r in rows))
     schedules = list(dict.fromkeys(r["schedule"] for r in rows))
-    delays = {
-        r["delay"]: (r["latency_ratio"] or 0.0, r["bandwidth_ratio"] or 0.0, r["latency_ms"] or 0.0)
-        for r in sorted(rows, key=lambda r: r["latency_ms"] or 0.0)
-    }
+    delays: dict[str, tuple[float, float]] = {}  # what one message takes, in T_F and, where no ratio is known, in ms
+    for r in rows:
+        ratio = (r["latency_ratio"] or 0.0) + (r["bandwidth_ratio"] or 0.0)
+        known = (ratio, (r["latency_ms"] or 0.0) + (r["serialisation_ms"] or 0.0))
+        delays[r["delay"]] = max(known, delays.get(r["delay"], known))
     return sorted(
-        rows, key=lambda r: (settings.index(r["setting"]), delays[r["delay"]], schedules.index(r["schedule"]))
+        rows,
+        key=lambda r: (settings.index(r["setting"]), delays[r["delay"]], r["delay"], schedules.index(r["schedule"])),
     )
 
 

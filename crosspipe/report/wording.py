@@ -6,9 +6,11 @@ MISSING = "–"
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Four significant digits, never an exponent for the sizes met here; a dash where there is no value."""
+    """About four significant digits, never an exponent; a dash where there is no value."""
     if value is None:
         return MISSING
+    if value == 0:
+        return f"0 {unit}".rstrip()
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
     return f"{value:.{digits}f} {unit}".rstrip()
 
@@ -16,6 +18,11 @@ def number(value: float | None, unit: str = "") -> str:
 def percent(value: float | None) -> str:
     """A signed difference in percent."""
     return MISSING if value is None else f"{value:+.2f} %".replace("-", "−")
+
+
+def scientific(value: float | None) -> str:
+    """One decimal and an exponent, for errors that span decades."""
+    return MISSING if value is None else f"{value:.1e}".replace("-", "−")
 
 
 def gap(value: float | None) -> str:

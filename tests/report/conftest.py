@@ -96,7 +96,7 @@ def links() -> LinkTable:
 
     return LinkTable(
         links=(link(0, 1, "mpi", 20), link(1, 0, "mpi", 21), link(0, 1, "gloo", 90), link(1, 0, "gloo", 80)),
-        site_of_rank=(0, 1), node_of_rank=("node0", "node1"), environment={"mpi": "MPICH 4.3"},
+        site_of_rank=(0, 1), node_of_rank=("node0", "node1"), environment={"library": "MPICH 4.3"},
         findings=(Finding(name="shared_memory", detail="ranks 0 and 1 share the memory of <one> node"),),
     )  # fmt: skip
 
@@ -128,7 +128,17 @@ def artifact(store: Store, request: Request, files: dict[str, object]) -> Reques
 
 @pytest.fixture
 def campaign(tmp_path: Path) -> Path:
-    """The campaign directory; its store is `store` beside it."""
+    """A campaign directory of the test's own, to change at will; its store is `store` beside it."""
+    return write_campaign(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, written once, only to be read."""
+    return write_campaign(tmp_path_factory.mktemp("shared"))
+
+
+def write_campaign(tmp_path: Path) -> Path:
     store = Store(tmp_path / "store")
     of_links = artifact(store, Request(stage="links", version=1, config={}, epoch=1), {"links.json": links()})
     of_blocks = artifact(store, Request(stage="blocks", version=1, config={}, epoch=1), {"blocks.json": blocks()})

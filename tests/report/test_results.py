@@ -11,9 +11,9 @@ from crosspipe.errors import ArtifactError
 from crosspipe.report.results import Results, dictionary, load_results, write_results
 
 
-@pytest.fixture
-def results(campaign: Path) -> Results:
-    return load_results(campaign)
+@pytest.fixture(scope="module")
+def results(shared_campaign: Path) -> Results:
+    return load_results(shared_campaign)
 
 
 def row(results: Results, name: str) -> dict[str, object]:
@@ -74,7 +74,8 @@ def test_findings_name_the_point_and_the_profile(results: Results) -> None:
     assert results.findings[1].detail.startswith("gpipe,1: the schedule failed")
 
 
-def test_a_truncated_artifact_fails_its_points_only(campaign: Path, results: Results) -> None:
+def test_a_truncated_artifact_fails_its_points_only(campaign: Path) -> None:
+    results = load_results(campaign)
     path = results.store_root / "run" / row(results, "1f1b,1")["run_key"] / "run.json"
     path.write_bytes(path.read_bytes()[:100])
     again = load_results(campaign)
@@ -84,7 +85,8 @@ def test_a_truncated_artifact_fails_its_points_only(campaign: Path, results: Res
     assert "artifact_unreadable" in {f.name for f in again.findings}
 
 
-def test_a_profile_that_changed_later_is_shown_as_stale(campaign: Path, results: Results) -> None:
+def test_a_profile_that_changed_later_is_shown_as_stale(campaign: Path) -> None:
+    results = load_results(campaign)
     path = results.store_root / "links" / row(results, "1f1b,1")["links_key"] / "done.json"
     text = path.read_text()
     digest = text.split('"links.json": "')[1][:64]

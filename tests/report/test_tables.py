@@ -13,9 +13,9 @@ from crosspipe.report.tables import SummaryTable, summary_table
 from crosspipe.report.wording import duration, gap, interval, number, percent, size
 
 
-@pytest.fixture
-def table(campaign: Path) -> SummaryTable:
-    return summary_table(load_results(campaign).points)
+@pytest.fixture(scope="module")
+def table(shared_campaign: Path) -> SummaryTable:
+    return summary_table(load_results(shared_campaign).points)
 
 
 def test_rows_go_by_delay_then_schedule(table: SummaryTable) -> None:
@@ -41,7 +41,7 @@ def test_the_fastest_of_each_delay_is_marked(table: SummaryTable) -> None:
 
 
 def test_unfinished_points_say_why(table: SummaryTable) -> None:
-    assert table.rows[4].cells[-1] == "failed: the schedule failed: stage 0 needs 3 MiB, its limit is 2 MiB"
+    assert table.rows[4].cells[-1] == "the schedule failed: stage 0 needs 3 MiB, its limit is 2 MiB"
 
 
 def test_terminal_shows_every_row(table: SummaryTable) -> None:

@@ -1,0 +1,74 @@
+"""The report's page: one self-contained HTML file that needs no network, no script and no font from elsewhere.
+
+This file is the page's frame and order; its sections are in `sections` (what came out), `gantt`, `evidence` (what is
+proven, how the runs kept to it), `profiles` and `provenance`. A content security policy forbids the page to load
+anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from crosspipe.report import evidence, profiles, sections
+from crosspipe.report.figures import Style
+from crosspipe.report.gantt import gantt_section
+from crosspipe.report.markup import Content, Markup, tag
+from crosspipe.report.provenance import columns, provenance
+from crosspipe.report.results import Results
+from crosspipe.report.tables import SummaryTable
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, looks: dict[str, Style]) -> str:
+    """The whole page; `rows` are the points in the order to show, `looks` the style of each schedule."""
+    artifacts = results.artifacts
+    parts: list[tuple[str, str, Content]] = [
+        ("summary", "Summary", sections.summary(results, rows)),
+        ("results", "Results", [table.to_html(), sections.reading_the_table(rows)]),
+        ("figures", "Figures", sections.figures(rows, looks)),
+        ("schedules", "Schedules", gantt_section(artifacts, rows)),
+        ("certificates", "Certificates", evidence.certificates(artifacts, rows)),
+        ("execution", "Execution", evidence.execution(rows)),
+        ("links", "Links", profiles.link_tables(artifacts, rows)),
+        ("blocks", "Blocks", profiles.block_costs(artifacts)),
+        ("provenance", "Provenance", provenance(results, rows)),
+        ("columns", "Columns", columns()),
+    ]
+    name = results.campaign.name
+    body = [
+        tag("a", "Skip to the results", href="#results", class_="skip"),
+        tag(
+            "header",
+            tag("h1", name),
+            tag("p", sections.subtitle(results, rows), class_="soft"),
+            tag(
+                "nav",
+                tag("ul", *(tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in parts)),
+                aria_label="Sections",
+            ),
+        ),
+        tag(
+            "main",
+            *(
+                tag("section", tag("h2", title, id=f"{key}-heading"), content, id=key, aria_labelledby=f"{key}-heading")
+                for key, title, content in parts
+            ),
+        ),
+        tag(
+            "footer",
+            tag("p", f"Made by CrossPipe on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}.", class_="soft"),
+        ),
+    ]
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{name} – CrossPipe report"),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", Markup(files("crosspipe.report").joinpath("page.css").read_text(encoding="utf-8"))),
+    ]
+    return "<!doctype html>\n" + tag("html", tag("head", *head), tag("body", *body), lang="en") + "\n"

@@ -1,0 +1,143 @@
+"""The page's sections about what came out: subtitle, summary with findings, how to read the table, figures."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from crosspipe.report import prose
+from crosspipe.report.figures import Style, agreement_figure, delay_figure, origin_words, to_svg
+from crosspipe.report.findings import ERROR_LIMIT_PERCENT
+from crosspipe.report.markup import Content, tag
+from crosspipe.report.results import STATIC_SCHEDULES, Results
+from crosspipe.report.statistics import median
+from crosspipe.report.svg import embedded
+from crosspipe.report.tables import against_static
+from crosspipe.report.wording import gap, interval, joined
+
+HEADLINES = 12  # more settings and delays than this, and the summary points to the table
+
+
+def subtitle(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
+    """When, which shapes, and what the measured numbers are."""
+    planned = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(results.campaign.created_at_s))
+    shapes = dict.fromkeys(
+        f"{r['sites']} sites × {r['stages'] // r['sites']} stages, {r['microbatches']} microbatches"
+        for r in rows
+        if r["stages"]
+    )
+    models = dict.fromkeys(r["model"] for r in rows)
+    words = [f"Campaign planned {planned}", f"model {joined(list(models))}", *shapes]
+    return [" · ".join(words), " ", *(tag("span", o, class_="badge") for o in ("simulated", *_origins(rows)))]
+
+
+def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
+    """How far the campaign is, the fastest schedule of each delay, how well it was predicted, and the findings."""
+    counts = Counter(r["status"] for r in rows)
+    states = joined([f"{n} {status}" for status, n in counts.items()])
+    parts: list[Content] = [tag("p", f"{len(rows)} points: {states}.")]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["setting"], row["delay"]), []).append(row)
+    headlines = [tag("li", text) for group in groups.values() if (text := _headline(group))]
+    if len(headlines) <= HEADLINES:
+        parts.append(tag("ul", *headlines) if headlines else None)
+    else:
+        parts.append(
+            tag("p", f"The fastest schedule of each of the {len(headlines)} delays stands out in the table below.")
+        )
+    parts += [tag("p", _agreement(rows)), tag("p", what_is_measured(rows)), _findings(results)]
+    return parts
+
+
+def what_is_measured(rows: Sequence[dict[str, Any]]) -> str:
+    """What the times mean, by their origin, in words."""
+    origins = _origins(rows)
+    return " ".join(
+        [prose.SIMULATED, *(prose.ORIGINS[o] for o in origins)] + ([] if origins else [prose.NOTHING_MEASURED])
+    )
+
+
+def reading_the_table(rows: Sequence[dict[str, Any]]) -> Content:
+    """One paragraph on what the columns compare."""
+    compared = prose.COMPARED_COLUMNS.format(statics=joined(list(STATIC_SCHEDULES)))
+    return tag("p", *([prose.MEASURED_COLUMNS, " "] if _origins(rows) else []), compared, class_="soft")
+
+
+def figures(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Content:
+    """Delay curves, one for each setting, and measured against predicted."""
+    settings = dict.fromkeys(r["setting"] for r in rows)
+    shown = []
+    for index, setting in enumerate(settings):
+        own = [r for r in rows if r["setting"] == setting]
+        figure = delay_figure(own, looks)
+        if figure is None:
+            continue
+        title = ", ".join(filter(None, ("Time against delay", setting)))
+        caption = prose.DELAY_CAPTION.format(origin=origin_words(own))
+        picture = embedded(to_svg(figure, background="none"), f"delay{index}", title, caption)
+        shown.append(tag("figure", picture, tag("figcaption", f"{title}. {caption}")))
+    agreement = agreement_figure(rows, looks)
+    if agreement is not None:
+        caption = prose.AGREEMENT_CAPTION.format(origin=origin_words(rows))
+        picture = embedded(to_svg(agreement, background="none"), "agreement", "Measured against predicted", caption)
+        shown.append(tag("figure", picture, tag("figcaption", caption)))
+    if not shown:
+        return tag("p", "No schedule has been solved yet, so there is nothing to draw.", class_="missing")
+    return tag("div", *shown, class_="figures")
+
+
+def _headline(group: Sequence[dict[str, Any]]) -> str | None:
+    """The fastest of one setting and delay, in a sentence; None where nothing is timed."""
+    measured = any(r["measured_iteration_ms"] is not None for r in group)
+    column = "measured_iteration_ms" if measured else "predicted_makespan_ms"
+    timed = [r for r in group if r[column] is not None]
+    if not timed:
+        return None
+    best = min(timed, key=lambda r: r[column])
+    ends = (best["measured_iteration_low_ms"], best["measured_iteration_high_ms"]) if measured else (None, None)
+    place = ", ".join(filter(None, (best["setting"], f"delay {best['delay']}")))
+    text = f"{place}: {best['schedule']} is the fastest of {len(timed)}, {interval(best[column], *ends)} ms "
+    text += "measured" if measured else "simulated makespan"
+    if best["best_static"] == best["schedule"]:
+        text += "; it is static"
+    elif best["best_static"] is not None:
+        text += f", {against_static(best)} against {best['best_static']}, the best static schedule here"
+    if best["gap_percent"] is not None:
+        text += f"; gap to the proven bound {gap(best['gap_percent'])}"
+    return text + "."
+
+
+def _agreement(rows: Sequence[dict[str, Any]]) -> str:
+    errors = [(abs(r["error_percent"]), r) for r in rows if r["error_percent"] is not None]
+    if not errors:
+        return "No run has finished, so prediction and measurement cannot be compared yet."
+    worst, row = max(errors, key=lambda pair: pair[0])
+    middle = median(error for error, _ in errors)
+    assert middle is not None
+    return (
+        f"Prediction against measurement: the median of the absolute error over {len(errors)} points is "
+        f"{middle.value:.2f} %, the largest {worst:.2f} % ({row['schedule']}, delay {row['delay']})."
+    )
+
+
+def _findings(results: Results) -> Content:
+    if not results.findings:
+        return tag("p", f"No findings: no measurement was distrusted, and no error exceeds {ERROR_LIMIT_PERCENT:g} %.")
+    items = [tag("li", tag("code", f.name), " – ", f.detail) for f in results.findings]
+    more = (
+        [tag("details", tag("summary", f"{len(items) - 20} more"), tag("ul", *items[20:]))] if len(items) > 20 else []
+    )
+    return tag(
+        "div",
+        tag("h3", f"Findings ({len(items)})"),
+        tag("ul", *items[:20]),
+        *more,
+        class_="findings",
+    )
+
+
+def _origins(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted({r["origin"] for r in rows if r["measured_iteration_ms"] is not None})
