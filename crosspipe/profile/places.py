@@ -53,11 +53,13 @@ def here(rank: int, site: int) -> Place:
 def medium(transport: str, one: Place, other: Place, environ: Mapping[str, str]) -> str:
     """What carries a message between two places: "network", "loopback" (TCP inside a machine) or "shared memory".
 
-    For MPI on one machine, shared memory is assumed unless `UCX_TLS` leaves it out or `MPIR_CVAR_NOLOCAL` forbids it.
+    For MPI on one machine, shared memory is assumed unless UCX is denied it (`UCX_TLS=tcp,self`) and MPICH's own is not
+    used: between nodes of different names, or with `MPIR_CVAR_NOLOCAL=1`. Seen with MPICH 5.0, ch4:ucx.
     """
     if one.machine != other.machine:
         return "network"
-    if transport == "mpi" and _mpi_shares_memory(environ):
+    denied = not _ucx_shares_memory(environ) and (one.node != other.node or _is_set(environ, "MPIR_CVAR_NOLOCAL"))
+    if transport == "mpi" and not denied:
         return "shared memory"
     return "loopback" if one.network == other.network else "network"
 
@@ -89,9 +91,11 @@ def transport_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in sorted(environ) if name.startswith(TRANSPORT_VARIABLES)}
 
 
-def _mpi_shares_memory(environ: Mapping[str, str]) -> bool:
-    if environ.get("MPIR_CVAR_NOLOCAL", "0").lower() not in ("0", "no", "false"):
-        return False
+def _ucx_shares_memory(environ: Mapping[str, str]) -> bool:
     listed = environ.get("UCX_TLS", "all")
     named = bool(SHARED_MEMORY_NAMES & set(listed.lstrip("^").split(",")))
     return named != listed.startswith("^")
+
+
+def _is_set(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "0").lower() not in ("0", "no", "false", "off")
