@@ -100,6 +100,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         other = message.position + (1 if message.kind == "F" else -1)
         return self.sites[here] != self.sites[place_of(self.traversal, self.stages, other)[0]]
 
+    def critical_path(self) -> tuple[PathStep, ...]:
+        """The blocks, messages and waits that fill the time from the first event to the last; see `critical`."""
+        from crosspipe.schedule.critical import critical_path
+
+        return critical_path(self)
+
 
 def in_ready_order(timed: TimedMessage) -> tuple[int, int, bool, int, str]:
     """Sort key of a timeline's messages, and of service on a first come first served wire: ready time, then

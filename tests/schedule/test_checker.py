@@ -74,9 +74,9 @@ def test_a_valid_schedule_has_no_violation():
             + [
                 (
                     "deadlock",
-                    "deadlock: stage 0 waits before D0 of chunk 0 for the message D0 from position 1, which stage 1 has "
-                    "not made; stage 1 waits before F1 of chunk 0 for the message F1 from position 0, whose block is "
-                    "not in the order of stage 0",
+                    "deadlock: stage 0 waits before D0 of chunk 0 for the message D0 from position 1, which stage 1 "
+                    "has not made; stage 1 waits before F1 of chunk 0 for the message F1 from position 0, whose block "
+                    "is not in the order of stage 0",
                 )
             ],
         ),
