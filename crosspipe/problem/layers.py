@@ -35,7 +35,7 @@ def split_layers(
     """
     check_traversal(traversal, stages, chunks)
     if explicit is not None:
-        return _explicit(layers, stages, chunks, explicit)
+        return _explicit(layers, stages, chunks, traversal, explicit)
     positions = stages * chunks
     total = layers + embedding_as_layers + output_as_layers
     counts = [-(-(i + 1) * total // positions) + (-i * total // positions) for i in range(positions)]
@@ -87,10 +87,10 @@ def layer_range(split: Split, traversal: str, stage: int, chunk: int) -> range:
 def check_split(config: ModelConfig, split: Split, traversal: str) -> None:
     """Raises FieldError if `split` is no split of this model along this traversal."""
     check_traversal(traversal, len(split), len(split[0]) if split else 0)
-    _explicit(config.layers, len(split), len(split[0]), split)
+    _explicit(config.layers, len(split), len(split[0]), traversal, split)
 
 
-def _explicit(layers: int, stages: int, chunks: int, explicit: Sequence[int | Sequence[int]]) -> Split:
+def _explicit(layers: int, stages: int, chunks: int, traversal: str, explicit: Sequence[int | Sequence[int]]) -> Split:
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in explicit)
     if len(rows) != stages or any(len(row) != chunks for row in rows):
         raise FieldError(
@@ -106,4 +106,13 @@ def _explicit(layers: int, stages: int, chunks: int, explicit: Sequence[int | Se
         raise FieldError(
             "layers", rows, f"places {sum(counts)} layers, the model has {layers}", f"make them sum to {layers}"
         )
+    for position in range(1, stages * chunks - 1):
+        stage, chunk = place_of(traversal, stages, position)
+        if rows[stage][chunk] == 0:
+            raise FieldError(
+                "layers",
+                rows,
+                f"stage {stage}, chunk {chunk} would hold nothing",
+                "give it a layer; only the first and last position, with embedding and output, can do without",
+            )
     return rows

@@ -70,6 +70,10 @@ def test_no_layer_is_lost_and_no_position_has_two_more_than_another(layers, stag
         ({"layers": 30, "stages": 4, "explicit": [10, 10, 10]}, "give 4 counts"),
         ({"layers": 30, "stages": 2, "explicit": [40, -10]}, "whole numbers >= 0"),
         ({"layers": 30, "stages": 2, "chunks": 2}, "ud has exactly 1"),
+        (
+            {"layers": 4, "stages": 2, "chunks": 2, "traversal": "wave", "explicit": [[1, 1], [0, 2]]},
+            "stage 1, chunk 0 would hold nothing",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(arguments: dict, says: str) -> None:
