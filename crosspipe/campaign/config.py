@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from crosspipe.errors import FieldError, UsageError
+from crosspipe.execute.spec import RunConfig
 from crosspipe.problem.architecture import ModelConfig
 
 T = TypeVar("T")
@@ -217,13 +218,7 @@ class PointConfig(_Section, frozen=True, kw_only=True):
     solver: SolverConfig
     pipeline: PipelineConfig
     profile: ProfileConfig
-    run: dict[str, Any]
-
-    @property
-    def pace(self) -> float | None:
-        """The multiple of the profiled times the run is paced at; None: not paced."""
-        pace = self.run.get("pace")
-        return None if pace is None else float(pace)
+    run: RunConfig
 
 
 def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ignore[assignment]

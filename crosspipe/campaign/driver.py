@@ -17,8 +17,9 @@ from crosspipe.campaign import outcomes
 from crosspipe.campaign.executors import Job, make_executor
 from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
 from crosspipe.campaign.points import Point
+from crosspipe.campaign.status import DRIVER
 from crosspipe.campaign.tasks import BODIES, Task, pack
-from crosspipe.store import Store, save
+from crosspipe.store import Store, my_claim, save
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, CampaignPoint, Ending, Outcome
 from crosspipe.store.upkeep import enter_campaign
 
@@ -74,13 +75,9 @@ def plan_campaign(points: Sequence[Point]) -> Plan:
     return Plan(tuple(points), store, graph, cached)
 
 
-def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str = BODIES) -> Summary:
-    """Makes everything the plan misses; returns how it ended, failures included.
-
-    Writes campaign.json first. On KeyboardInterrupt every job is cancelled before it is raised again.
-    """
-    _write_campaign(plan, directory)
-    tasks = pack(
+def plan_tasks(plan: Plan, directory: Path, *, bodies: str = BODIES) -> tuple[Task, ...]:
+    """The jobs that make what `plan` misses, for a campaign in `directory`."""
+    return pack(
         plan.graph,
         plan.missing,
         store=str(plan.store.root.resolve()),
@@ -88,6 +85,15 @@ def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str
         settings=_settings(plan),
         bodies=bodies,
     )
+
+
+def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str = BODIES) -> Summary:
+    """Makes everything the plan misses; returns how it ended, failures included.
+
+    Writes campaign.json first. On KeyboardInterrupt every job is cancelled before it is raised again.
+    """
+    _write_campaign(plan, directory)
+    tasks = plan_tasks(plan, directory, bodies=bodies)
     (directory / "tasks").mkdir(exist_ok=True)
     (directory / "logs").mkdir(exist_ok=True)
     for task in tasks:
@@ -111,6 +117,7 @@ def _write_campaign(plan: Plan, directory: Path) -> None:
         environment={"crosspipe": crosspipe.__version__, "python": platform.python_version(), "host": platform.node()},
     )
     save(directory / CAMPAIGN_FILE, campaign)
+    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim(), log=""))
     enter_campaign(plan.store, directory)
     for reference in plan.missing:
         plan.store.register(plan.graph.nodes[reference].request)
@@ -119,7 +126,7 @@ def _write_campaign(plan: Plan, directory: Path) -> None:
 
 def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
     run = plan.points[0].config.run
-    return {"run": {key: run[key] for key in NOT_OF_THE_RESULT if key in run}}
+    return {"run": {key: getattr(run, key) for key in NOT_OF_THE_RESULT}}
 
 
 def _follow(plan: Plan, directory: Path, tasks: Sequence[Task], listener: Listener) -> dict[str, Outcome]:

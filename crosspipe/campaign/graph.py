@@ -24,7 +24,11 @@ from crosspipe.store import Request, Store
 STAGES = ("links", "blocks", "solve", "run")
 VERSIONS = {"links": 1, "blocks": 1, "solve": 1, "run": 1}  # raise one when what a stage writes changes
 _DEPTH = {"profile": ("links", "blocks"), "solve": ("links", "blocks", "solve"), "run": STAGES}
-NOT_OF_THE_RESULT = ("points_per_job", "timeout_s")  # keys of `run` that only say how it is carried out
+NOT_OF_THE_RESULT = (
+    "points_per_job",
+    "timeout_s",
+    "startup_timeout_s",
+)  # keys of `run` that only say how it is carried out
 _SEARCHED = ("greedy", "exact", "portfolio")  # families that look at time limit, workers and seed
 
 
@@ -140,7 +144,8 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         config={
             "model": msgspec.to_builtins(config.model),
             "layers": [list(row) for row in split],
-            **{key: value for key, value in config.run.items() if key not in NOT_OF_THE_RESULT},
+            "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
+            "emulate": config.network.kind == "injected",
         },
         inputs={"blocks": blocks.reference, "solve": solve.reference},
     )
@@ -154,7 +159,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         ),
         "run": Node(
             request=run, points=(), cluster=config.cluster, group=session,
-            per_job=int(config.run.get("points_per_job", 1)),
+            per_job=config.run.points_per_job,
         ),
     }  # fmt: skip
     return [made[stage] for stage in _DEPTH[config.until]]
@@ -187,5 +192,5 @@ def _solve_config(config: PointConfig) -> dict[str, Any]:
         "solver": solver if searched else {},
         "network": msgspec.to_builtins(config.network.canonical()),
         "pipeline": msgspec.to_builtins(config.pipeline),
-        "pace": config.pace,
+        "pace": config.run.pace,
     }

@@ -57,7 +57,7 @@ def _labels(config: PointConfig, swept: dict[str, str]) -> dict[str, Label]:
         "network": config.network.name or config.network.kind,
         "latency_ratio": None if ratios is None else ratios[0],
         "bandwidth_ratio": None if ratios is None else ratios[1],
-        "pace": config.pace,
+        "pace": config.run.pace,
     }
     known = {"schedule", "model", "network", "network.delay", "network.latency_ratio", "network.bandwidth_ratio"}
     return labels | {key: _plain(value) for key, value in swept.items() if key not in known | {"run.pace"}}

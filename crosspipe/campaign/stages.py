@@ -17,7 +17,8 @@ from crosspipe.campaign.job import Body, Context, Ended, unexpected
 from crosspipe.campaign.problems import build_problem
 from crosspipe.campaign.processes import run_logged
 from crosspipe.errors import CrosspipeError
-from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
+from crosspipe.execute.spec import Point, RunConfig, Session
+from crosspipe.model.config import ALLOCATOR_ENVIRONMENT, ModelConfig
 from crosspipe.problem import BlockCosts, LinkTable
 from crosspipe.store import Making, load, save
 
@@ -88,15 +89,60 @@ def solve(making: Making, context: Context) -> None:
         pace=request.config["pace"],
     )
     name = request.config["schedule"]["name"]
-    context.say(name)
+    label = context.task.names.get(request.reference, name)
+    context.say(label)
 
     def hear(progress: Progress) -> None:
-        context.say(f"{name}: {progress.makespan_ns / 1e6:.2f} ms, gap {progress.gap:.2%}, {progress.elapsed_s:.0f} s")
+        context.say(f"{label}: {progress.makespan_ns / 1e6:.2f} ms, gap {progress.gap:.2%}, {progress.elapsed_s:.0f} s")
 
     options = {**request.config["solver"], **{k: v for k, v in request.config["schedule"].items() if k == "pieces"}}
     schedule = solve_problem(problem, name, progress=hear, **options)
     save(making.scratch / "problem.json", problem)
     save(making.scratch / "schedule.json", schedule)
+
+
+def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
+    """run.json, timelines.parquet and raw_timelines.parquet of every making, in one session of the ranks.
+
+    All makings of a task share model, split and run configuration; norm and optimizer are predicted at the run's pace.
+    """
+    from crosspipe.execute.session import run_points
+
+    store, config = context.store, makings[0].request.config
+    costs = load(store.file(makings[0].request.inputs["blocks"], "blocks.json"), BlockCosts)
+    settings = msgspec.convert({**config["run"], **context.task.settings}, RunConfig)
+    pace = settings.pace or 1.0
+    by_label: dict[str, Making] = {}
+    points = []
+    for making in makings:
+        label = context.task.names.get(making.request.reference, making.request.key[:12])
+        by_label[label] = making
+        points.append(
+            Point(
+                label=label,
+                problem=str(store.file(making.request.inputs["solve"], "problem.json")),
+                schedule=str(store.file(making.request.inputs["solve"], "schedule.json")),
+                out=str(making.scratch),
+            )
+        )
+    session = Session(
+        model=msgspec.convert(config["model"], ModelConfig),
+        layers=tuple(tuple(row) for row in config["layers"]),
+        points=tuple(points),
+        run=settings,
+        gradient_norm_ns=tuple(round(duration * pace) for duration in costs.gradient_norm_ns),
+        optimizer_step_ns=tuple(round(duration * pace) for duration in costs.optimizer_step_ns),
+        emulate=config["emulate"],
+        origin="emulated" if config["emulate"] else "real link",
+        directory=str(context.log_dir),
+    )
+
+    def hear(label: str, iteration: int, total: int) -> None:
+        context.say(f"{label}: iteration {iteration}/{total}")
+
+    context.say("starting the ranks")
+    for outcome in run_points(session, on_progress=hear):
+        yield by_label[outcome.point.label], outcome.failure
 
 
 def each(body: Callable[[Making, Context], None]) -> Body:
@@ -126,4 +172,4 @@ def _options(config: dict[str, object]) -> list[str]:
     ]
 
 
-BODIES: dict[str, Body] = {"links": each(links), "blocks": each(blocks), "solve": each(solve)}
+BODIES: dict[str, Body] = {"links": each(links), "blocks": each(blocks), "solve": each(solve), "run": run}

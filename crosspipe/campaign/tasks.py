@@ -21,6 +21,7 @@ BODIES = "crosspipe.campaign.stages"
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="task"):
     """One job: it makes `references` (`stage/key`, all of one stage), after the tasks in `after` have ended.
 
+    `names` says for which point an artifact is made (one of them, where several want it), for logs and progress.
     `bodies` is the module whose `BODIES[stage]` does the work; `settings` are values that do not determine the result,
     such as time-outs.
     """
@@ -35,6 +36,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cluster: ClusterConfig
     bodies: str = BODIES
     settings: dict[str, Any] = {}
+    names: dict[str, str] = {}
 
     @property
     def resources(self) -> Resources:
@@ -76,6 +78,7 @@ def pack(
                     cluster=part[0].cluster,
                     bodies=bodies,
                     settings=dict((settings or {}).get(stage, {})),
+                    names={node.reference: node.points[0] for node in part},
                 )
             )
     return tuple(tasks)

@@ -4,13 +4,14 @@ from crosspipe.store.claims import Claim, my_claim
 from crosspipe.store.files import load, save
 from crosspipe.store.records import Iteration, Rank, RunRecord
 from crosspipe.store.request import Request
-from crosspipe.store.store import Done, Store
+from crosspipe.store.store import Done, Making, Store
 from crosspipe.store.timelines import read_timelines, write_timelines
 
 __all__ = [
     "Claim",
     "Done",
     "Iteration",
+    "Making",
     "Rank",
     "Request",
     "RunRecord",

@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +40,17 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def digest(self) -> str:
         """SHA-256 over the payload's digests: what a consumer records."""
         return hashlib.sha256(msgspec.json.encode(self.files, order="sorted")).hexdigest()
+
+
+class Making(NamedTuple):
+    """Work on one artifact: payload files go to `scratch`. `started_s` is monotonic."""
+
+    request: Request
+    directory: Path
+    scratch: Path
+    claim: Claim
+    inputs: dict[str, str]
+    started_s: float
 
 
 class Store:
@@ -117,28 +128,54 @@ class Store:
         holder = claims.take(self.register(request), claim, lives)
         return None if holder.token == claim.token else holder
 
-    @contextlib.contextmanager
-    def making(self, request: Request, claim: Claim) -> Iterator[Path]:
-        """A scratch folder for the payload of a claimed artifact: becomes the artifact, or goes, when the block ends.
+    def begin(self, request: Request, claim: Claim) -> Making:
+        """Starts the work on a claimed artifact; to be ended by `finish` or `abandon`.
 
-        Digests of the inputs are recorded as they are when the work begins. Raises ArtifactError if an input is not
-        finished; on any error the claim is released.
+        Digests of the inputs are recorded as they are now. Raises ArtifactError if an input is not finished, and
+        releases the claim then.
         """
         directory = self.register(request)
-        scratch = directory / f".{uuid.uuid4().hex[:12]}.work"
-        started_s = time.monotonic()
+        scratch = directory / f".{claim.token[:12]}.work"
         try:
             inputs = {name: self._digest(name, reference) for name, reference in request.inputs.items()}
             self._make(scratch)
-            with disk_errors(scratch):
-                yield scratch
-            self._finish(directory, scratch, inputs, time.monotonic() - started_s)
         except BaseException:
-            with contextlib.suppress(ArtifactError):  # on a full disk the claim ends with its process
-                claims.release(directory, claim)
+            self._release(directory, claim)
             raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        return Making(request, directory, scratch, claim, inputs, time.monotonic())
+
+    def finish(self, making: Making) -> None:
+        """What lies in the scratch folder becomes the artifact: files first, done.json last."""
+        directory = making.directory
+        if not (directory / DONE).exists():  # else taken for dead, and another was faster: what stands is as good
+            files = {}
+            for path in sorted(making.scratch.iterdir()):
+                files[path.name] = file_digest(path)
+                with disk_errors(directory / path.name):
+                    share(path)
+                    flush(path)
+                    path.replace(directory / path.name)
+            wall_s = time.monotonic() - making.started_s
+            save(directory / DONE, Done(files=files, inputs=making.inputs, wall_s=wall_s, finished_at_s=time.time()))
+        claims.clear(directory)
+        shutil.rmtree(making.scratch, ignore_errors=True)
+
+    def abandon(self, making: Making) -> None:
+        """The work failed: the scratch folder goes, the claim is released."""
+        shutil.rmtree(making.scratch, ignore_errors=True)
+        self._release(making.directory, making.claim)
+
+    @contextlib.contextmanager
+    def making(self, request: Request, claim: Claim) -> Iterator[Path]:
+        """`begin`, the block with the scratch folder, then `finish`, or `abandon` on any error."""
+        making = self.begin(request, claim)
+        try:
+            with disk_errors(making.scratch):
+                yield making.scratch
+            self.finish(making)
+        except BaseException:
+            self.abandon(making)
+            raise
 
     def stale(self, reference: str) -> list[str]:
         """Names of the inputs that have changed (or gone) since a finished artifact read them."""
@@ -177,18 +214,9 @@ class Store:
             raise ArtifactError(f"{self.directory(reference)}: input {name} is not finished; run the campaign again")
         return done.digest()
 
-    def _finish(self, directory: Path, scratch: Path, inputs: dict[str, str], wall_s: float) -> None:
-        if (directory / DONE).exists():  # taken for dead, and another was faster: what stands is as good
-            return
-        files = {}
-        for path in sorted(scratch.iterdir()):
-            files[path.name] = file_digest(path)
-            with disk_errors(directory / path.name):
-                share(path)
-                flush(path)
-                path.replace(directory / path.name)
-        save(directory / DONE, Done(files=files, inputs=inputs, wall_s=wall_s, finished_at_s=time.time()))
-        claims.clear(directory)
+    def _release(self, directory: Path, claim: Claim) -> None:
+        with contextlib.suppress(ArtifactError):  # on a full disk the claim ends with its process
+            claims.release(directory, claim)
 
     def _make(self, directory: Path) -> None:
         if directory.is_dir():

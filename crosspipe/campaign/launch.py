@@ -1,0 +1,107 @@
+"""From composed configurations to a finished campaign: plan, directory, jobs, report; for `crosspipe run` and `retry`.
+
+The pieces are elsewhere; here they are put in order, and what a person should know is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from crosspipe.campaign.config import PointConfig, typed
+from crosspipe.campaign.display import listener, show_plan, show_summary
+from crosspipe.campaign.driver import Plan, plan_campaign, plan_tasks, run_campaign
+from crosspipe.campaign.points import Point, make_points
+from crosspipe.errors import CrosspipeError
+from crosspipe.store import load
+from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile
+
+CAMPAIGNS = Path("campaigns")
+
+
+def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]], console: Console) -> int:
+    """Runs (or, with `dry_run`, shows) the campaign of all `configs`; returns the exit code: 1 where a point failed."""
+    points = make_points(configs, overrides)
+    plan = plan_campaign(points)
+    config = points[0].config
+    if config.dry_run:
+        show_plan(plan, plan_tasks(plan, Path(config.campaign_dir or ".")), console)
+        return 0
+    return carry_out(plan, campaign_directory(config), console)
+
+
+def retry(directory: Path, console: Console) -> int:
+    """Makes what the campaign in `directory` still lacks: what failed, was blocked, cancelled or never begun."""
+    campaign = load(directory / CAMPAIGN_FILE, CampaignFile)
+    points = tuple(
+        Point(name=p.name, labels=p.labels, config=typed({**p.config, "store": campaign.store}), plain=p.config)
+        for p in campaign.points
+    )
+    return carry_out(plan_campaign(points), directory, console)
+
+
+def carry_out(plan: Plan, directory: Path, console: Console) -> int:
+    """Makes what `plan` misses, says how it went, and writes the report; returns the exit code."""
+    started_s = time.monotonic()
+    config = plan.points[0].config
+    _say(console, f"campaign {directory}: {len(plan.points)} points")
+    if plan.missing:
+        with listener(console) as heard:
+            summary = run_campaign(plan, directory, heard)
+    else:
+        _say(console, f"nothing to do: the store has all {len(plan.cached)} artifacts")
+        summary = run_campaign(plan, directory, listener(console))
+    show_summary(summary, console)
+    failed = {name for node, _ in summary.failures for name in node.points}
+    if config.until != "profile":
+        _report(directory, console, strict=config.strict)
+    done = len(plan.points) - len(failed)
+    _say(console, f"{done} of {len(plan.points)} points done in {time.monotonic() - started_s:.0f} s: {directory}")
+    if failed:
+        _say(console, f"what failed can be tried again: crosspipe retry {directory}")
+    return 1 if failed else 0
+
+
+def campaign_directory(config: PointConfig) -> Path:
+    """The folder of a campaign, made: the one that was asked for, else a new one of its own.
+
+    `campaigns/NAME` always leads to the newest of that name.
+    """
+    if config.campaign_dir is not None:
+        directory = Path(config.campaign_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    name = re.sub(r"[^\w.+-]+", "-", config.name).strip("-.") or "campaign"
+    directory = CAMPAIGNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    directory.mkdir(parents=True)
+    link = CAMPAIGNS / name
+    if link.is_symlink() or not link.exists():
+        temporary = CAMPAIGNS / f".{directory.name}.link"
+        with contextlib.suppress(OSError):  # a file system without links: the full name is printed anyway
+            temporary.symlink_to(directory.name)
+            temporary.replace(link)
+    return directory
+
+
+def _report(directory: Path, console: Console, *, strict: bool) -> None:
+    from crosspipe.report import build_report
+
+    with console.status("writing the report") if console.is_terminal else contextlib.nullcontext():
+        report = build_report(directory, strict=False)
+    console.print(report.table)
+    for finding in report.findings:
+        _say(console, f"finding: {finding.name}: {finding.detail}")
+    _say(console, f"report: {report.path}")
+    if strict and report.findings:
+        raise CrosspipeError(f"{report.path}: strict=true, and there are {len(report.findings)} findings")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
