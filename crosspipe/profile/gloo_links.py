@@ -5,19 +5,26 @@ MPI carries only the address of the meeting point. Imported only where gloo is a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 import time
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from crosspipe.errors import FieldError
+from crosspipe.profile.places import Place
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 TIMEOUT = timedelta(seconds=60)
+SIOCGIFADDR = 0x8915  # Linux: IPv4 address of an interface
 
 
 class GlooChannel:
@@ -50,32 +57,45 @@ class GlooChannel:
             dist.send(out, peer)
 
 
-def start_gloo(comm: MPI.Comm, hosts: list[str]) -> None:
-    """Joins all ranks of `comm` (rank r on `hosts[r]`) in one gloo group; rank 0's host and port go round over MPI.
+def start_gloo(comm: MPI.Comm, places: Sequence[Place]) -> None:
+    """Joins all ranks of `comm` (rank r at `places[r]`) in one gloo group; where to meet goes round over MPI.
 
-    Raises FieldError where this host's name leads to its loopback, which the other hosts cannot reach.
+    Raises FieldError where this rank cannot be reached by the others.
     """
     torch.set_num_threads(1)
-    alone = len(set(hosts)) == 1
-    if not alone and "GLOO_SOCKET_IFNAME" not in os.environ:
-        address = socket.gethostbyname(socket.gethostname())
-        if address.startswith("127."):
-            raise FieldError(
-                "GLOO_SOCKET_IFNAME",
-                None,
-                f"{socket.gethostname()} resolves to {address}, which other nodes cannot reach",
-                "export GLOO_SOCKET_IFNAME=<the network interface between the nodes>",
-            )
-    meeting = "127.0.0.1" if alone else hosts[0]
-    port = np.zeros(1, dtype=np.int64)
+    address = own_address(places, os.environ)
     store = None
     if comm.rank == 0:
-        store = dist.TCPStore(meeting, 0, comm.size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
-        port[0] = store.port
-    comm.Bcast(port)
+        store = dist.TCPStore(address, 0, comm.size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+    meeting, port = comm.bcast((address, store.port if store else 0))
     if store is None:
-        store = dist.TCPStore(meeting, int(port[0]), comm.size, is_master=False, timeout=TIMEOUT)
+        store = dist.TCPStore(meeting, port, comm.size, is_master=False, timeout=TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=TIMEOUT)
+
+
+def own_address(places: Sequence[Place], environ: Mapping[str, str]) -> str:
+    """Where this process is met: of the interface that gloo is told to use, else its host's name; alone, loopback.
+
+    Raises FieldError where the name leads to loopback, as Debian's /etc/hosts has it, and other machines must come.
+    """
+    if "GLOO_SOCKET_IFNAME" in environ:
+        name = environ["GLOO_SOCKET_IFNAME"].split(",")[0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            try:
+                answer = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError as error:
+                shown = ", ".join(interface for _, interface in socket.if_nameindex())
+                remedy = f"use one with an IPv4 address of {shown}"
+                raise FieldError("GLOO_SOCKET_IFNAME", name, f"has no address ({error.strerror})", remedy) from None
+        return socket.inet_ntoa(answer[20:24])
+    if len({(place.machine, place.network) for place in places}) == 1:
+        return "127.0.0.1"
+    host = socket.gethostname()
+    address = socket.gethostbyname(host)
+    if address.startswith("127."):
+        wrong = f"is not set, and {host} resolves to {address}, which other machines cannot reach"
+        raise FieldError("GLOO_SOCKET_IFNAME", None, wrong, "export the name of the interface between the nodes")
+    return host
 
 
 def stop_gloo() -> None:

@@ -85,20 +85,62 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
     """All of it, on every rank of `comm`; rank 0 writes and returns the table, the others None."""
-    from crosspipe.profile.mpi_links import MpiChannel, MpiControl, wait_idle
+    from crosspipe.profile.mpi_links import MpiChannel, wait_idle
 
-    started, begin, clocks = datetime.datetime.now(datetime.UTC), time.monotonic(), distrust.read_clocks()
-    site = options.sites[comm.rank] if options.sites else 0
-    places: list[Place] = comm.allgather(here(comm.rank, site))
-    channels: dict[str, Channel] = {"mpi": MpiChannel(comm, max(options.sizes_bytes))}
+    started, clocks = datetime.datetime.now(datetime.UTC), distrust.read_clocks()
+    places: list[Place] = comm.allgather(here(comm.rank, options.sites[comm.rank] if options.sites else 0))
+    largest = max(options.sizes_bytes)
+    channels: dict[str, Channel] = {"mpi": MpiChannel(comm, largest)}
     if "gloo" in options.transports:
-        from crosspipe.profile.gloo_links import GlooChannel, start_gloo
+        from crosspipe.profile.gloo_links import GlooChannel, start_gloo, stop_gloo
 
         wait_idle(comm)  # importing torch takes seconds, and not the same everywhere
-        start_gloo(comm, [place.host for place in places])
-        channels["gloo"] = GlooChannel(max(options.sizes_bytes))
+        start_gloo(comm, places)
+        channels["gloo"] = GlooChannel(largest)
+    cells = _play_all(channels, comm, places, options)
+    if "gloo" in options.transports:
+        stop_gloo()
+    moments = comm.gather((clocks, distrust.read_clocks()))
+    packed = comm.gather(pack(cells, options.transports))
+    table = None
+    if moments is not None and packed is not None:
+        _say("fitting")
+        samples = frame(np.concatenate(packed), options.transports)
+        times = one_way(samples)
+        table = build_table(
+            times,
+            places=places,
+            transports=options.transports,
+            sizes_bytes=options.sizes_bytes,
+            environ=os.environ,
+            findings=distrust.clock_steps(*zip(*moments, strict=True)),
+            environment={
+                "started": started.isoformat(timespec="seconds"),
+                **describe(
+                    times,
+                    places=places,
+                    transports=options.transports,
+                    rule=options.rule,
+                    environ=os.environ,
+                    library=library,
+                ),
+            },
+        )
+        with disk_errors(options.out):
+            options.out.mkdir(parents=True, exist_ok=True)
+        write_samples(options.out / "samples.parquet", samples)
+        save(options.out / "links.json", table)
+    wait_idle(comm)
+    return table
+
+
+def _play_all(channels: Mapping[str, Channel], comm: MPI.Comm, places: Sequence[Place], options: Options) -> list[Cell]:
+    """This rank's cells of all rounds over all transports, within the time budget as far as the rule allows."""
+    from crosspipe.profile.mpi_links import MpiControl, wait_idle
+
     plan = quiet_rounds(rounds(comm.size), [place.machine for place in places], _cores(places))
     turns = [(transport, pairs) for transport in options.transports for pairs in plan]
+    control = MpiControl(comm)
     cells: list[Cell] = []
     deadline = time.monotonic() + options.time_budget_s
     for turn, (transport, pairs) in enumerate(turns):
@@ -108,46 +150,25 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
             _say(f"turn {turn + 1} of {len(turns)}: {transport} {who}")
         # what earlier turns left over is shared by those to come; rank 0's clock decides for all
         share_s: float = comm.bcast((deadline - time.monotonic()) / (len(turns) - turn))
-        cells += _play(channels[transport], MpiControl(comm), comm.rank, pairs, options, share_s)
+        cells += _play(channels[transport], control, comm.rank, pairs, options, share_s)
     wait_idle(comm)
-    if "gloo" in channels:
-        from crosspipe.profile.gloo_links import stop_gloo
+    return cells
 
-        stop_gloo()
-    moments = comm.gather((clocks, distrust.read_clocks()))
-    packed = comm.gather(pack(cells, options.transports))
-    table = None
-    if moments is not None and packed is not None:
-        _say("fitting")
-        samples = frame(np.concatenate(packed), options.transports)
-        times = one_way(samples)
-        environment = {
-            "started": started.isoformat(timespec="seconds"),
-            "measured_s": f"{time.monotonic() - begin:.1f}",
-            **describe(
-                times,
-                places=places,
-                transports=options.transports,
-                rule=options.rule,
-                environ=os.environ,
-                library=library,
-            ),
-        }
-        table = build_table(
-            times,
-            places=places,
-            transports=options.transports,
-            sizes_bytes=options.sizes_bytes,
-            environ=os.environ,
-            findings=distrust.clock_steps(*zip(*moments, strict=True)),
-            environment=environment,
-        )
-        with disk_errors(options.out):
-            options.out.mkdir(parents=True, exist_ok=True)
-        write_samples(options.out / "samples.parquet", samples)
-        save(options.out / "links.json", table)
-    wait_idle(comm)
-    return table
+
+def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float) -> list[Cell]:
+    """This rank's part of a round: nothing if it rests; else both directions, every size, in `share_s` seconds."""
+    cells = []
+    for pair in pairs:
+        if rank not in pair:
+            continue
+        budget_s = share_s / (2 * len(options.sizes_bytes))
+        for source, target in (pair, pair[::-1]):
+            for size in options.sizes_bytes:
+                if rank == source:
+                    cells.append(initiate(channel, control, source, target, size, budget_s, options.rule))
+                else:
+                    respond(channel, control, source, size)
+    return cells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,11 +196,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         table = measure(options, comm, library)
     except CrosspipeError as error:
-        comm.Abort(_fail(error))
+        _end_all(comm, str(error), error.exit_code)
         raise
-    except BaseException:  # a rank that merely ended would leave the others waiting for ever
-        traceback.print_exc()
-        comm.Abort(1)
+    except BaseException:
+        _end_all(comm, traceback.format_exc(), 1)
         raise
     if table is not None:
         for line in summary(table):
@@ -195,29 +215,12 @@ def summary(table: LinkTable) -> list[str]:
 
 def _line(link: SiteLink) -> str:
     low, high = (latency / 1e3 for latency in link.latency_range_ns)
-    rate = (
-        "no byte cost" if link.bandwidth_bytes_per_s is None else f"{link.bandwidth_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
-    )
+    bandwidth = link.bandwidth_bytes_per_s
+    rate = "no byte cost" if bandwidth is None else f"{bandwidth * 8 / 1e9:.3g} Gbit/s"
     return (
         f"site {link.source_site} -> {link.target_site} over {link.transport}: alpha {link.latency_ns / 1e3:.1f} us "
         f"({low:.1f} to {high:.1f}), {rate}, {link.pairs} pairs of ranks"
     )
-
-
-def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float) -> list[Cell]:
-    """This rank's part of a round: nothing if it rests; else both directions, every size, in `share_s` seconds."""
-    cells = []
-    for pair in pairs:
-        if rank not in pair:
-            continue
-        budget_s = share_s / (2 * len(options.sizes_bytes))
-        for source, target in (pair, pair[::-1]):
-            for size in options.sizes_bytes:
-                if rank == source:
-                    cells.append(initiate(channel, control, source, target, size, budget_s, options.rule))
-                else:
-                    respond(channel, control, source, size)
-    return cells
 
 
 def _cores(places: Sequence[Place]) -> Mapping[str, int]:
@@ -244,6 +247,13 @@ def _transports(text: str) -> tuple[str, ...]:
     if set(names) - set(TRANSPORTS):
         raise argparse.ArgumentTypeError(f"{text!r}: use {', '.join(TRANSPORTS)} or both, joined by a comma")
     return names
+
+
+def _end_all(comm: MPI.Comm, why: str, code: int) -> None:
+    """Ends every rank: one that merely ended would leave the others waiting for ever."""
+    _say(f"profile links: rank {comm.rank}: {why}")
+    time.sleep(0.5)  # mpiexec drops what it has not yet forwarded when it hears of an abort
+    comm.Abort(code)
 
 
 def _fail(error: CrosspipeError) -> int:

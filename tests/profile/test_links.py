@@ -108,6 +108,7 @@ def test_an_error_on_one_rank_ends_the_others_too(tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--transports", "mpi", "--sizes", "1", "--time-budget", "0.1"]
     done = launched(3, *arguments)
     assert done.returncode != 0
+    assert "profile links: rank 0: Traceback" in done.stderr
     assert "IsADirectoryError" in done.stderr
 
 
