@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crosspipe.errors import CrosspipeError
 from crosspipe.problem import Finding
-from crosspipe.report.figures import agreement_figure, delay_figure, styles, to_svg
+from crosspipe.report.figures import pictures, styles
 from crosspipe.report.html import page
 from crosspipe.report.results import load_results, write_results
 from crosspipe.report.tables import SummaryTable, order, summary_table
@@ -46,18 +46,12 @@ def build_report(
     path = target if target.suffix == ".html" else target / "report.html"
     (path.parent / "figures").mkdir(parents=True, exist_ok=True)
     table, rows = summary_table(results.points), order(results.points)
-    looks = styles([row["schedule"] for row in rows])
+    drawn = pictures(rows, styles([row["schedule"] for row in rows]))
     write_results(results, path.parent)
     write_bytes(path.parent / "summary.md", table.to_markdown().encode())
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
-    named = {
-        f"delay{index or ''}": delay_figure([r for r in rows if r["setting"] == setting], looks)
-        for index, setting in enumerate(settings)
-    }
-    for name, figure in {**named, "agreement": agreement_figure(rows, looks)}.items():
-        if figure is not None:
-            write_bytes(path.parent / "figures" / f"{name}.svg", to_svg(figure).encode())
-    write_bytes(path, page(results, rows, table, looks).encode())
+    for picture in drawn:
+        write_bytes(path.parent / "figures" / f"{picture.name}.svg", picture.svg.encode())
+    write_bytes(path, page(results, rows, table, drawn).encode())
     if strict and results.findings:
         first = results.findings[0]
         raise CrosspipeError(f"{path}: {len(results.findings)} findings, the first {first.name}: {first.detail}")

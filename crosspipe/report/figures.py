@@ -11,13 +11,14 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from crosspipe.report import prose
 from crosspipe.report.wording import joined
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#1b1e23"  # text and axes; a page in dark mode puts its own colour in its place
+INK, PAPER = "#1b1e23", "#ffffff"  # text and axes, background; a page in dark mode puts its own in their place
 _RC = {
     "font.size": 8,
     "font.family": "sans-serif",
@@ -62,6 +63,32 @@ def origin_words(rows: Sequence[dict[str, Any]]) -> str:
     """What the measured numbers of `rows` are, in words; "nothing measured" if there are none."""
     origins = sorted({r["origin"] for r in rows if r["measured_iteration_ms"] is not None})
     return joined(origins) if origins else "nothing measured"
+
+
+class Picture(NamedTuple):
+    """A finished figure: `name` for its file, title, caption and the SVG text."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def pictures(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> list[Picture]:
+    """All figures of a report: time against delay for each setting, then measured against predicted.
+
+    `rows` are of the tidy results in the order to show; a figure without data is left out.
+    """
+    drawn = []
+    for index, setting in enumerate(dict.fromkeys(r["setting"] for r in rows)):
+        own = [r for r in rows if r["setting"] == setting]
+        title, caption = "Time against delay", prose.DELAY_CAPTION.format(origin=origin_words(own))
+        drawn.append(
+            (f"delay{index or ''}", ", ".join(filter(None, (title, setting))), caption, delay_figure(own, looks))
+        )
+    caption = prose.AGREEMENT_CAPTION.format(origin=origin_words(rows))
+    drawn.append(("agreement", "Measured against predicted", caption, agreement_figure(rows, looks)))
+    return [Picture(name, title, text, to_svg(figure)) for name, title, text, figure in drawn if figure is not None]
 
 
 def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Figure | None:
@@ -112,15 +139,13 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
         ends = (min(times) - margin, max(times) + margin)
         upper.plot(ends, ends, color=INK, linewidth=0.8)
         lower.axhline(0, color=INK, linewidth=0.8)
-        for row in rows:
-            look = looks[row["schedule"]]
-            x, y = row["predicted_iteration_ms"], row["measured_iteration_ms"]
-            bars = {"color": look.colour, "marker": look.marker, "linestyle": "none", "elinewidth": 1, "capsize": 2}
-            bars |= {"markerfacecolor": "none"}
-            upper.errorbar([x], [y], yerr=_interval([row]), **bars)
-            scale = 100 / x
-            low, high = _interval([row])
-            lower.errorbar([x], [row["error_percent"]], yerr=[[low[0] * scale], [high[0] * scale]], **bars)
+        for name, own in _by_schedule(rows).items():
+            predicted = [r["predicted_iteration_ms"] for r in own]
+            spans = _interval(own)
+            shares = [[100 * d / x for d, x in zip(span, predicted, strict=True)] for span in spans]
+            bars = {"color": looks[name].colour, "fmt": looks[name].marker, "markerfacecolor": "none", "capsize": 2}
+            upper.errorbar(predicted, [r["measured_iteration_ms"] for r in own], yerr=spans, **bars)
+            lower.errorbar(predicted, [r["error_percent"] for r in own], yerr=shares, **bars)
         upper.set_xlim(ends)
         upper.set_ylim(ends)
         upper.set_ylabel("measured (ms)")
@@ -133,13 +158,13 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
     return figure
 
 
-def to_svg(figure: Figure, *, background: str = "white") -> str:
+def to_svg(figure: Figure) -> str:
     """The figure as SVG text, without date or random identifiers, so that equal data give equal files."""
     import matplotlib
 
     buffer = io.StringIO()
     with matplotlib.rc_context(_RC):
-        figure.savefig(buffer, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
+        figure.savefig(buffer, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 

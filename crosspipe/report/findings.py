@@ -13,7 +13,6 @@ from crosspipe.problem import Finding
 from crosspipe.report.artifacts import PointArtifacts
 
 ERROR_LIMIT_PERCENT = 5.0
-LATE_LIMIT_PERCENT = 1.0
 GRADIENT_LIMIT = 1e-5
 
 
@@ -60,20 +59,4 @@ def _met(artifacts: PointArtifacts, row: dict[str, Any]) -> list[tuple[str, str]
     if run.iterations and not run.iterations[-1].loss < run.iterations[0].loss:
         first, last = run.iterations[0].loss, run.iterations[-1].loss
         found.append(("loss_did_not_fall", f"the loss went from {first:.4f} to {last:.4f}"))
-    if schedule is not None and run.measured:
-        blocks = sum(map(len, schedule.orders)) * len(run.measured)
-        late = 100 * row["late_blocks"] / blocks if blocks else 0.0
-        if late > LATE_LIMIT_PERCENT:
-            found.append(
-                ("late_blocks", f"{row['late_blocks']} of {blocks} blocks ended late ({late:.1f} %): raise run.pace")
-            )
-        messages = run.messages_sent
-        late = 100 * row["late_messages"] / messages if messages else 0.0
-        if late > LATE_LIMIT_PERCENT:
-            found.append(
-                (
-                    "late_messages",
-                    f"{row['late_messages']} of {messages} messages were slower than the emulated link ({late:.1f} %)",
-                )
-            )
     return found

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from crosspipe.report import evidence, profiles, sections
-from crosspipe.report.figures import Style
+from crosspipe.report.figures import Picture
 from crosspipe.report.gantt import gantt_section
 from crosspipe.report.markup import Content, Markup, tag
 from crosspipe.report.provenance import columns, provenance
@@ -23,13 +23,13 @@ from crosspipe.report.tables import SummaryTable
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, looks: dict[str, Style]) -> str:
-    """The whole page; `rows` are the points in the order to show, `looks` the style of each schedule."""
+def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, drawn: Sequence[Picture]) -> str:
+    """The whole page; `rows` are the points in the order to show, `drawn` its figures."""
     artifacts = results.artifacts
     parts: list[tuple[str, str, Content]] = [
         ("summary", "Summary", sections.summary(results, rows)),
         ("results", "Results", [table.to_html(), sections.reading_the_table(rows)]),
-        ("figures", "Figures", sections.figures(rows, looks)),
+        ("figures", "Figures", sections.figures(drawn)),
         ("schedules", "Schedules", gantt_section(artifacts, rows)),
         ("certificates", "Certificates", evidence.certificates(artifacts, rows)),
         ("execution", "Execution", evidence.execution(rows)),

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from crosspipe.errors import ArtifactError
-from crosspipe.problem import Finding, Problem
+from crosspipe.problem import BlockCosts, Finding, Problem
 from crosspipe.report.artifacts import ArtifactReader, PointArtifacts, load_campaign
 from crosspipe.report.columns import ITERATION_COLUMNS, POINT_COLUMNS, Column
 from crosspipe.report.findings import point_findings
@@ -111,7 +111,7 @@ def _point_row(artifacts: PointArtifacts, varying: Sequence[str]) -> dict[str, A
         "point": artifacts.point.name,
         "status": artifacts.status,
         "reason": artifacts.reason,
-        "schedule": _text(labels.get("schedule")),
+        "schedule": _schedule(labels),
         "delay": _delay(labels),
         "setting": ", ".join(f"{name}={_text(labels.get(name))}" for name in varying),
         "model": _text(labels.get("model")),
@@ -127,7 +127,14 @@ def _point_row(artifacts: PointArtifacts, varying: Sequence[str]) -> dict[str, A
         row |= _schedule_values(artifacts.schedule, artifacts.problem)
     if artifacts.run is not None:
         row |= _run_values(artifacts.run)
+    elif artifacts.blocks is not None and row.get("predicted_makespan_ms") is not None:
+        row["predicted_iteration_ms"] = row["predicted_makespan_ms"] + _after_ms(artifacts.blocks, row["pace"] or 1.0)
     return row
+
+
+def _after_ms(blocks: BlockCosts, pace: float) -> float:
+    """Gradient norm and optimizer step of the slowest stage, at the pace of the run to come, in ms."""
+    return pace * (max(blocks.gradient_norm_ns, default=0) + max(blocks.optimizer_step_ns, default=0)) / 1e6
 
 
 def _problem_values(problem: Problem, row: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +232,7 @@ def _iteration_rows(artifacts: PointArtifacts) -> Iterator[dict[str, Any]]:
     for i in artifacts.run.iterations if artifacts.run is not None else ():
         yield {
             "point": artifacts.point.name,
-            "schedule": _text(artifacts.point.labels.get("schedule")),
+            "schedule": _schedule(artifacts.point.labels),
             "iteration": i.index,
             "warmup": i.warmup,
             "makespan_ms": i.makespan_ns / 1e6,
@@ -249,7 +256,7 @@ def _compare(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         groups.setdefault((row["setting"], row["delay"]), []).append(row)
     for group in groups.values():
-        statics = [row for row in group if row["schedule"] in STATIC_SCHEDULES]
+        statics = [row for row in group if row["schedule"].partition(" ")[0] in STATIC_SCHEDULES]
         for row in group:
             by = "measured_iteration_ms" if row.get("measured_iteration_ms") else "predicted_makespan_ms"
             rivals = [s for s in statics if s.get(by) is not None]
@@ -268,6 +275,12 @@ def _compare(rows: list[dict[str, Any]]) -> None:
 
 def _percent(value: float, reference: float) -> float | None:
     return (value / reference - 1) * 100 if reference else None
+
+
+def _schedule(labels: dict[str, Label]) -> str:
+    """The schedule's name, with its own options where they vary: `cross_ud_sub pieces=4`."""
+    options = [f"{n.removeprefix('schedule.')}={_text(v)}" for n, v in labels.items() if n.startswith("schedule.")]
+    return " ".join([_text(labels.get("schedule")), *options])
 
 
 def _delay(labels: dict[str, Label]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crosspipe.report import prose
-from crosspipe.report.figures import Style, agreement_figure, delay_figure, origin_words, to_svg
+from crosspipe.report.figures import Picture
 from crosspipe.report.findings import ERROR_LIMIT_PERCENT
 from crosspipe.report.markup import Content, tag
 from crosspipe.report.results import STATIC_SCHEDULES, Results
@@ -66,26 +66,14 @@ def reading_the_table(rows: Sequence[dict[str, Any]]) -> Content:
     return tag("p", *([prose.MEASURED_COLUMNS, " "] if _origins(rows) else []), compared, class_="soft")
 
 
-def figures(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Content:
-    """Delay curves, one for each setting, and measured against predicted."""
-    settings = dict.fromkeys(r["setting"] for r in rows)
-    shown = []
-    for index, setting in enumerate(settings):
-        own = [r for r in rows if r["setting"] == setting]
-        figure = delay_figure(own, looks)
-        if figure is None:
-            continue
-        title = ", ".join(filter(None, ("Time against delay", setting)))
-        caption = prose.DELAY_CAPTION.format(origin=origin_words(own))
-        picture = embedded(to_svg(figure, background="none"), f"delay{index}", title, caption)
-        shown.append(tag("figure", picture, tag("figcaption", f"{title}. {caption}")))
-    agreement = agreement_figure(rows, looks)
-    if agreement is not None:
-        caption = prose.AGREEMENT_CAPTION.format(origin=origin_words(rows))
-        picture = embedded(to_svg(agreement, background="none"), "agreement", "Measured against predicted", caption)
-        shown.append(tag("figure", picture, tag("figcaption", caption)))
-    if not shown:
+def figures(drawn: Sequence[Picture]) -> Content:
+    """The figures with their captions."""
+    if not drawn:
         return tag("p", "No schedule has been solved yet, so there is nothing to draw.", class_="missing")
+    shown = [
+        tag("figure", embedded(p.svg, p.name, p.title, p.caption), tag("figcaption", f"{p.title}. {p.caption}"))
+        for p in drawn
+    ]
     return tag("div", *shown, class_="figures")
 
 

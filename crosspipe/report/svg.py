@@ -1,14 +1,14 @@
 """Putting a finished SVG into a page: no prolog, its own identifiers, a title for those who cannot see it.
 
 Several SVGs in one page share one name space, so every identifier gets a prefix; the ink of text and axes becomes the
-page's own text colour, which follows dark mode and print.
+page's own text colour and the background goes, so that dark mode and print look right.
 """
 
 from __future__ import annotations
 
 import re
 
-from crosspipe.report.figures import INK
+from crosspipe.report.figures import INK, PAPER
 from crosspipe.report.markup import Markup, tag
 
 _REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
@@ -23,7 +23,11 @@ def embedded(svg: str, prefix: str, title: str, description: str = "") -> Markup
     inside = re.sub(
         r"^\s*(?:<metadata>.*?</metadata>|<title\b.*?</title>|<desc\b.*?</desc>)", "", svg[root.end() :], flags=re.S
     )
-    inside = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-", inside).replace(INK, "currentColor")
+    inside = (
+        _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-", inside)
+        .replace(INK, "currentColor")
+        .replace(f"fill: {PAPER}", "fill: none")
+    )
     inside = inside.replace("xlink:href", "href")
     labels = tag("title", title, id=f"{prefix}-title") + (
         tag("desc", description, id=f"{prefix}-desc") if description else ""

@@ -10,9 +10,14 @@ ANALYSIS = Path(__file__).parents[2] / "analysis"
 
 
 def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, str(ANALYSIS / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ANALYSIS.parent, timeout=60, check=False,
-                          env={"PYTHONPATH": str(ANALYSIS.parent), "PATH": "/usr/bin:/bin", "COLUMNS": "160"})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(ANALYSIS / script), *map(str, arguments)],
+        env={"PYTHONPATH": str(ANALYSIS.parent), "PATH": "/usr/bin:/bin", "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -120,3 +120,12 @@ def test_a_folder_without_campaign_is_refused(tmp_path: Path) -> None:
 def test_a_missing_store_is_refused(campaign: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="nowhere: the campaign's store is not here"):
         load_results(campaign, tmp_path / "nowhere")
+
+
+def test_a_point_that_is_solved_but_not_run_has_a_predicted_iteration(campaign: Path) -> None:
+    before = load_results(campaign)
+    (before.store_root / "run" / row(before, "zbh1,1")["run_key"] / "done.json").unlink()
+    found = row(load_results(campaign), "zbh1,1")
+    assert found["status"] == "waiting"
+    assert found["predicted_iteration_ms"] == 93.0  # 90 ms, and norm 0.25 ms and optimizer 0.5 ms at pace 4
+    assert found["measured_iteration_ms"] is None
