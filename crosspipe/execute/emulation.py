@@ -1,0 +1,89 @@
+"""Emulated links: when may a message count as arrived, by the alpha-beta model with exact queueing.
+
+The sender keeps the wire's state and writes into the header when the message may be used; it is never delayed itself.
+The receiver waits for the real bytes and then for that moment. Where the real transfer takes longer than the emulated
+one the message is late: the engine counts those. The method follows CrossPipe (ATC'25), section 6, without patching
+PyTorch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import struct
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from crosspipe.problem import Hop
+
+
+class Departure(NamedTuple):
+    """Service by the wire and arrival, in ns."""
+
+    start_ns: int
+    served_ns: int
+    arrival_ns: int
+
+
+class Wire(Protocol):
+    """The state of one directed wire."""
+
+    def depart(self, ready_ns: int, hop: Hop) -> Departure:
+        """Puts a message that is ready at `ready_ns` behind all earlier ones."""
+
+
+class OwnWire:
+    """A wire with one sender: its state is a number."""
+
+    def __init__(self) -> None:
+        self._free_ns = 0
+
+    def depart(self, ready_ns: int, hop: Hop) -> Departure:
+        """See `Wire`."""
+        departure, self._free_ns = _serve(ready_ns, self._free_ns, hop)
+        return departure
+
+
+class SharedWire:
+    """A wire with several senders on one host: its state is a number in a file, one sender at a time.
+
+    First come, first served by the moment of the call, which follows the block's end by microseconds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("ab") as file:  # whoever comes first makes it; the others find it
+            file.truncate(8)
+        self._file = path.open("r+b")
+        self._free = mmap.mmap(self._file.fileno(), 8)
+
+    def depart(self, ready_ns: int, hop: Hop) -> Departure:
+        """See `Wire`."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            (free_ns,) = struct.unpack("<q", self._free[:8])
+            departure, free_ns = _serve(ready_ns, free_ns, hop)
+            self._free[:8] = struct.pack("<q", free_ns)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        return departure
+
+
+def _serve(ready_ns: int, free_ns: int, hop: Hop) -> tuple[Departure, int]:
+    start = max(ready_ns, free_ns)
+    served = start + hop.serialisation_ns
+    return Departure(start, served, served + hop.latency_ns), served
+
+
+def depart_unshared(ready_ns: int, hop: Hop) -> Departure:
+    """A message on a hop without a wire: nothing queues."""
+    return _serve(ready_ns, ready_ns, hop)[0]
+
+
+def open_wires(wire_senders: dict[str, tuple[int, ...]], rank: int, directory: Path) -> dict[str, Wire]:
+    """The wires `rank` sends over; those with several senders share a file in `directory`."""
+    names = sorted(wire_senders)
+    return {
+        wire: OwnWire() if len(wire_senders[wire]) == 1 else SharedWire(directory / f"wire-{names.index(wire)}")
+        for wire in names
+        if rank in wire_senders[wire]
+    }

@@ -1,0 +1,277 @@
+"""The engine: executes one rank of a Plan, iteration by iteration, with real mathematics and real messages.
+
+Two modes. `real` runs as fast as it can. `paced` lets a small machine stand for a large one by *anchored pacing*: a
+block's planned end is the later of the previous planned end and its message's arrival, plus its duration in the
+Problem; the rank does the real, smaller mathematics and waits for the planned end. A block that misses its anchor is
+noted, never hidden: its message leaves when it really ended. The engine decides no order and knows no files.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from crosspipe.errors import CrosspipeError, FieldError
+from crosspipe.execute.clock import Clock, agree_start
+from crosspipe.execute.emulation import Departure, Wire, depart_unshared
+from crosspipe.execute.plan import Action, Format, RankPlan
+from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
+from crosspipe.execute.transport import Header, Receipt, Transport
+from crosspipe.model.optimizer import clip_gradients, square_of_gradients
+from crosspipe.problem import Problem
+from crosspipe.schedule.order import Block, Message
+
+
+class Stage(Protocol):
+    """What the engine needs of a (stage, chunk): see `crosspipe.model.SplitBackward`."""
+
+    stage: nn.Module
+
+    def forward(self, mb: int, x: Tensor, target: Tensor | None = None) -> Tensor: ...
+    def input_grad(self, mb: int, grad: Tensor | None) -> Tensor | None: ...
+    def weight_grad(self, mb: int, piece: int = 0, pieces: int = 1) -> None: ...
+    def backward(self, mb: int, grad: Tensor | None) -> Tensor | None: ...
+
+
+Batch = Callable[[int, int], tuple[Tensor, Tensor]]  # (iteration, microbatch) -> input of the model, target
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run. `gradient_norm_ns` and `optimizer_step_ns` are what they take on the slowest stage (paced mode).
+
+    `emulate` injects the Problem's hops into the messages; without it they take what the transport takes. `clip_norm`
+    None: no clipping.
+    """
+
+    paced: bool = True
+    emulate: bool = True
+    gradient_norm_ns: int = 0
+    optimizer_step_ns: int = 0
+    clip_norm: float | None = None
+
+
+class _Notes:
+    """What an iteration has brought so far; `planned` is where the rank's anchored time stands."""
+
+    def __init__(self, index: int, begin: int) -> None:
+        self.index, self.begin, self.planned = index, begin, begin
+        self.losses: list[Tensor] = []
+        self.blocks: list[TracedBlock] = []
+        self.messages: list[TracedMessage] = []
+        self.sent = 0
+
+
+class Engine:
+    """One rank, ready to iterate. `stages[chunk]` are its stages, `optimizer` holds all their parameters.
+
+    `wires` are those this rank sends over; `at(iteration, action)` is called before every action, so that whoever
+    watches knows where the rank is.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: RankPlan,
+        *,
+        stages: Sequence[Stage],
+        optimizer: torch.optim.Optimizer,
+        transport: Transport,
+        clock: Clock,
+        wires: Mapping[str, Wire],
+        message_format: Format,
+        batch: Batch,
+        settings: Settings,
+        at: Callable[[int, int], None] = lambda iteration, action: None,
+    ) -> None:
+        for slot, size in enumerate(plan.slot_bytes):
+            if size != message_format.size_bytes:
+                raise FieldError(
+                    f"slot_bytes[{slot}]",
+                    size,
+                    f"messages are {message_format.size_bytes} bytes",
+                    "lower the plan anew",
+                )
+        self.problem, self.plan, self.stages, self.optimizer = problem, plan, stages, optimizer
+        self.transport, self.clock, self.wires, self.batch, self.settings = transport, clock, wires, batch, settings
+        self._at = at
+        self._do = {
+            "post": self._post,
+            "wait": self._wait,
+            "compute": self._compute,
+            "send": self._send,
+            "release": self._release,
+        }
+        dtype = getattr(torch, message_format.dtype)
+        self._slots = [torch.empty(message_format.shape, dtype=dtype) for _ in plan.slot_bytes]
+        self._numbers: dict[int, int] = {}  # messages sent so far, by target
+        self._expected: dict[int, int] = {}  # and received, by source
+        self._receipts: dict[Message, Receipt] = {}
+        self._inputs: dict[Message, tuple[Tensor, int]] = {}  # arrived, not used: tensor, arrival
+        self._outputs: dict[Message, tuple[Tensor, int]] = {}  # made, not sent: tensor, end of its block
+
+    def iterate(self, index: int) -> Trace:
+        """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective."""
+        self.optimizer.zero_grad(set_to_none=True)
+        notes = _Notes(index, agree_start(self.transport, self.clock))
+        self.clock.wait_until(notes.begin)
+        for number, action in enumerate(self.plan.actions):
+            self._at(index, number)
+            self._do[action.kind](notes, action)
+        self._at(index, len(self.plan.actions))
+        return self._finish(notes)
+
+    def _post(self, notes: _Notes, action: Action) -> None:
+        assert action.message is not None
+        self._receipts[action.message] = self.transport.post_receive(action.peer, self._slots[action.slot])
+
+    def _wait(self, notes: _Notes, action: Action) -> None:
+        message = action.message
+        assert message is not None
+        waited = self.clock.now()
+        header = self._receipts.pop(message).wait()
+        resumed = received = self.clock.now()
+        number = self._expected.get(action.peer, 0)
+        self._expected[action.peer] = number + 1
+        if header.number != number:
+            raise CrosspipeError(f"{message} came as number {header.number} from rank {action.peer}, not as {number}")
+        arrival = header.not_before_ns
+        if self.settings.emulate:
+            resumed = self.clock.wait_until(arrival)
+        elif received - waited > LATE_NS:  # nothing says when it came, but the rank stood still for it
+            arrival = received
+        # detached: what autograd hangs on an input must not stay with the buffer
+        self._inputs[message] = self._slots[action.slot].detach(), arrival
+        times = (header.ready_ns, header.start_ns, header.served_ns, arrival, waited, received, resumed)
+        notes.messages.append(TracedMessage(message, *times))
+
+    def _compute(self, notes: _Notes, action: Action) -> None:
+        block = action.block
+        assert block is not None
+        needed = self._needed(block)
+        tensor, arrival = (None, notes.begin) if needed is None else self._inputs.pop(needed)
+        raw_start = self.clock.now()
+        output = self._run(notes, block, tensor)
+        computed = self.clock.now()
+        if self.settings.paced:
+            cost = self.problem.costs[self.plan.rank][block.chunk]
+            start = max(notes.planned, arrival)
+            end = start + cost.duration_ns(block.kind, block.piece, block.pieces)
+            raw_end = self.clock.wait_until(end)
+        else:
+            start, end, raw_end = raw_start, computed, computed
+        notes.planned = end
+        notes.blocks.append(TracedBlock(block, start, end, raw_start, computed, raw_end))
+        if output is not None:
+            self._pass_on(notes, block, output, end, raw_end)
+
+    def _needed(self, block: Block) -> Message | None:
+        """The message a block uses; None for W, for F of the first and D of the last position."""
+        position = self.problem.position(self.plan.rank, block.chunk)
+        if block.kind == "F":
+            return Message("F", position - 1, block.microbatch) if position else None
+        if block.kind == "W" or position == self.problem.positions - 1:
+            return None
+        return Message("D", position + 1, block.microbatch)
+
+    def _run(self, notes: _Notes, block: Block, tensor: Tensor | None) -> Tensor | None:
+        """The mathematics of a block; returns what goes to another position."""
+        kind, chunk, microbatch, piece, pieces = block
+        stage = self.stages[chunk]
+        if kind == "F":
+            position = self.problem.position(self.plan.rank, chunk)
+            last = position == self.problem.positions - 1
+            tokens, target = self.batch(notes.index, microbatch) if position == 0 or last else (None, None)
+            output = stage.forward(microbatch, tokens if position == 0 else tensor, target if last else None)
+            if not last:
+                return output
+            notes.losses.append(output)
+            return None
+        if kind == "W":
+            stage.weight_grad(microbatch, piece, pieces)
+            return None
+        return (stage.input_grad if kind == "D" else stage.backward)(microbatch, tensor)
+
+    def _pass_on(self, notes: _Notes, block: Block, output: Tensor, end: int, raw_end: int) -> None:
+        position = self.problem.position(self.plan.rank, block.chunk)
+        message = Message("F" if block.kind == "F" else "D", position, block.microbatch)
+        target = position + 1 if block.kind == "F" else position - 1
+        if target < 0:
+            return
+        if self.problem.place(target)[0] != self.plan.rank:
+            self._outputs[message] = output, raw_end
+            return
+        self._inputs[message] = output, end
+        notes.messages.append(TracedMessage(message, end, end, end, end, raw_end, raw_end, raw_end))
+
+    def _send(self, notes: _Notes, action: Action) -> None:
+        message = action.message
+        assert message is not None
+        output, ready = self._outputs.pop(message)
+        hop = self.problem.hop(message.kind, message.position)
+        assert hop is not None
+        if not self.settings.emulate:
+            departure = Departure(ready, ready, ready)
+        elif hop.wire is None:
+            departure = depart_unshared(ready, hop)
+        else:
+            departure = self.wires[hop.wire].depart(ready, hop)
+        number = self._numbers.get(action.peer, 0)
+        self._numbers[action.peer] = number + 1
+        self.transport.send(action.peer, Header(number, ready, *departure), output)
+        notes.sent += 1
+
+    def _release(self, notes: _Notes, action: Action) -> None:
+        """Nothing to do on the CPU: the plan does not post into the buffer before this place."""
+
+    def _finish(self, notes: _Notes) -> Trace:
+        """Gradient norm and clipping over all ranks, optimizer step; each takes its planned time in paced mode."""
+        last = notes.blocks[-1] if notes.blocks else None
+        end = notes.begin if last is None else last.end_ns
+        if last is not None and last.lateness_ns > LATE_NS:
+            end = last.raw_end_ns  # no later block of this rank can make up for it
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        square = float(square_of_gradients(parameters))
+        rows = self.transport.allgather(struct.pack("<qd", end, square))
+        ends, squares = zip(*(struct.unpack("<qd", row) for row in rows), strict=True)
+        self.transport.flush()  # returns at once: every message has been received
+        for rank, square in enumerate(squares):
+            if not math.isfinite(square):
+                raise CrosspipeError(
+                    f"iteration {notes.index}: the gradients of rank {rank} are not finite; lower the learning rate"
+                )
+        norm, factor = math.sqrt(sum(squares)), 1.0
+        if self.settings.clip_norm is not None:
+            clip_gradients(parameters, torch.tensor(sum(squares)), self.settings.clip_norm)
+            factor = min(1.0, self.settings.clip_norm / (norm + 1e-6))
+        blocks_end = max(ends)
+        norm_end, raw_norm_end = self._paced_end(blocks_end, self.settings.gradient_norm_ns)
+        self.optimizer.step()
+        step_end, raw_step_end = self._paced_end(norm_end, self.settings.optimizer_step_ns)
+        return Trace(
+            index=notes.index,
+            begin_ns=notes.begin,
+            blocks=tuple(notes.blocks),
+            messages=tuple(notes.messages),
+            sent=notes.sent,
+            blocks_end_ns=blocks_end,
+            norm_end_ns=norm_end,
+            raw_norm_end_ns=raw_norm_end,
+            step_end_ns=step_end,
+            raw_step_end_ns=raw_step_end,
+            loss=float(torch.stack(notes.losses).mean()) if notes.losses else None,
+            gradient_norm=norm,
+            clip_factor=factor,
+        )
+
+    def _paced_end(self, start: int, duration: int) -> tuple[int, int]:
+        """Anchored and real end of what began at `start` and has just been computed."""
+        if self.settings.paced:
+            return start + duration, self.clock.wait_until(start + duration)
+        now = self.clock.now()
+        return now, now

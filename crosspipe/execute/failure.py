@@ -1,0 +1,145 @@
+"""How a rank says that it failed, and who it was when several fail at once.
+
+A rank whose own work failed is the culprit; one that only lost a peer is a witness; one that was killed or stopped says
+nothing, and its position file speaks for it. That turns the four errors of four ranks into one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from crosspipe.errors import ArtifactError, CrosspipeError
+from crosspipe.execute.position import Position, read_position
+from crosspipe.store import load, save
+
+
+class PeerLost(CrosspipeError):
+    """Another rank is gone or does not answer within the time-out; `peer` is its number (-1: unknown)."""
+
+    def __init__(self, peer: int, reason: str) -> None:
+        self.peer = peer
+        super().__init__(reason)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rank_failure"):
+    """A rank's own word: what failed, when (CLOCK_MONOTONIC ns of its host), and whether it only lost a peer."""
+
+    schema: int = 1
+    message: str
+    witness: bool
+    stamp_ns: int
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """Who failed: rank, what became of it, and where it was."""
+
+    rank: int
+    what: str
+    position: Position | None
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.what}" + (f" ({self.position})" if self.position else "")
+
+
+def position_file(directory: Path, rank: int) -> Path:
+    """Where a rank writes its position."""
+    return directory / f"rank{rank}.position"
+
+
+def log_file(directory: Path, rank: int) -> Path:
+    """Where a rank's output goes."""
+    return directory / f"rank{rank}.log"
+
+
+def report_file(directory: Path, rank: int) -> Path:
+    """Where a rank says why it failed."""
+    return directory / f"rank{rank}.failure.json"
+
+
+def forget(directory: Path, ranks: int) -> None:
+    """Removes positions and reports of an earlier start; logs are kept."""
+    for rank in range(ranks):
+        position_file(directory, rank).unlink(missing_ok=True)
+        report_file(directory, rank).unlink(missing_ok=True)
+
+
+def report_failures(rank: int, directory: Path) -> None:
+    """From now on an error that ends this process is also reported in `directory`, and ends it at once.
+
+    At once: the transport's threads must not hold up a rank that has failed, its peers notice by its end.
+    """
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # torch.distributed puts a buffer in the place of sys.stderr while this runs, and would print it only afterwards
+        traceback.print_exception(kind, error, trace, file=sys.__stderr__)
+        message = str(error) if isinstance(error, CrosspipeError) else f"{kind.__name__}: {error}"
+        now = time.monotonic_ns()
+        witness = isinstance(error, PeerLost)
+        save(report_file(directory, rank), Report(message=message, witness=witness, stamp_ns=now))
+        os._exit(1)
+
+    sys.excepthook = report
+
+
+def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int, int]) -> Culprit:
+    """Who is to blame, from the exit code of each rank (None: still running) and what the ranks left in `directory`.
+
+    In this order: a rank killed by a signal; one whose own work failed; one that ended without a word; one that is
+    still there and silent (stopped first, then busy rather than waiting); else the first witness.
+    """
+    ranks = range(len(codes))
+    reports = {rank: report for rank in ranks if (report := _read_report(directory, rank)) is not None}
+    positions = {rank: read_position(position_file(directory, rank)) for rank in ranks}
+
+    def culprit(rank: int, what: str) -> Culprit:
+        return Culprit(rank, what, positions[rank])
+
+    for rank in ranks:
+        code = codes[rank]
+        if code is not None and code < 0 and rank not in reports:
+            return culprit(rank, f"was killed by {signal.Signals(-code).name}")
+    own = [rank for rank in reports if not reports[rank].witness]
+    if own:
+        rank = min(own, key=lambda r: reports[r].stamp_ns)
+        return culprit(rank, f"failed: {reports[rank].message}")
+    for rank in ranks:
+        if codes[rank] and rank not in reports:
+            return culprit(rank, f"ended with code {codes[rank]}")
+    silent = [rank for rank in ranks if codes[rank] is None and rank not in reports]
+    if silent:
+        stopped = [rank for rank in silent if rank in pids and _is_stopped(pids[rank])]
+        if stopped:
+            return culprit(stopped[0], "is stopped")
+        rank = min(silent, key=lambda r: (_waits(positions[r]), positions[r].stamp_ns if positions[r] else 0))
+        return culprit(rank, "hangs")
+    rank = min(reports, key=lambda r: reports[r].stamp_ns)
+    return culprit(rank, f"failed: {reports[rank].message}")
+
+
+def _read_report(directory: Path, rank: int) -> Report | None:
+    try:
+        return load(report_file(directory, rank), Report)
+    except ArtifactError:
+        return None
+
+
+def _waits(position: Position | None) -> bool:
+    return position is not None and position.words.startswith("wait for")
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return re.sub(r".*\) ", "", status)[:1] in ("T", "t")

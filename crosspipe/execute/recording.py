@@ -1,0 +1,231 @@
+"""From the traces of all ranks to Timelines, iterations and findings: what a run really did, on one clock.
+
+Anchored and raw Timelines are of the same type as a prediction, so that one function compares them. Nothing here talks
+to a transport; files are written by the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from crosspipe.execute.plan import Plan
+from crosspipe.execute.spec import ANCHORED_FILE, RAW_FILE, RECORD_FILE, Point, Session
+from crosspipe.execute.trace import LATE_NS, Trace
+from crosspipe.problem import Finding, Problem
+from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, in_ready_order, memory_steps
+from crosspipe.store import Iteration, Rank, RunRecord, save, write_timelines
+
+LATE_SHARE = 0.01  # of all blocks or messages; more is a finding
+RAW_DEVIATION = 0.05  # of the makespan by the wall clock from the anchored one; more is a finding
+
+
+def timelines(problem: Problem, traces: Sequence[Trace], origin: str) -> tuple[Timeline, Timeline]:
+    """(anchored, raw) Timeline of one iteration; `traces[rank]`. Times in ns since the iteration's agreed start.
+
+    Memory is the Problem's accounting along the measured times.
+    """
+    begin = traces[0].begin_ns
+    anchored = [[TimedBlock(b.block, b.start_ns - begin, b.end_ns - begin) for b in t.blocks] for t in traces]
+    raw = [[TimedBlock(b.block, b.raw_start_ns - begin, b.raw_end_ns - begin) for b in t.blocks] for t in traces]
+    messages: tuple[list[TimedMessage], list[TimedMessage]] = ([], [])
+    for m in (m for trace in traces for m in trace.messages):
+        hop = problem.message_hop(m.message.kind, m.message.position)
+        wire = None if hop is None else hop.wire
+        life = (m.ready_ns - begin, m.start_ns - begin, m.served_ns - begin)
+        messages[0].append(TimedMessage(m.message, wire, *life, m.arrival_ns - begin))
+        messages[1].append(TimedMessage(m.message, wire, *life, m.raw_arrival_ns - begin))
+    return (
+        _timeline(problem, anchored, messages[0], origin),
+        _timeline(problem, raw, messages[1], origin),
+    )
+
+
+def _timeline(problem: Problem, blocks: list[list[TimedBlock]], messages: list[TimedMessage], origin: str) -> Timeline:
+    rows = tuple(tuple(row) for row in blocks)
+    return Timeline(
+        traversal=problem.traversal,
+        stages=problem.stages,
+        chunks=problem.chunks,
+        microbatches=problem.microbatches,
+        sites=problem.sites,
+        blocks=rows,
+        messages=tuple(sorted(messages, key=in_ready_order)),
+        memory=tuple(memory_steps(problem, row, stage) for stage, row in enumerate(rows)),
+        origin=origin,
+    )
+
+
+def iteration(traces: Sequence[Trace], *, warmup: bool) -> Iteration:
+    """One iteration as recorded. The norm and the optimizer step count among the blocks that can be late."""
+    first = traces[0]
+    starts = [b.start_ns for t in traces for b in t.blocks[:1]]
+    blocks = [b.lateness_ns for t in traces for b in t.blocks]
+    blocks += [t.raw_norm_end_ns - t.norm_end_ns for t in traces]
+    blocks += [t.raw_step_end_ns - t.step_end_ns - max(0, t.raw_norm_end_ns - t.norm_end_ns) for t in traces]
+    messages = [m.lateness_ns for t in traces for m in t.messages]
+    late_blocks = [late for late in blocks if late > LATE_NS]
+    late_messages = [late for late in messages if late > LATE_NS]
+    step_end = max(t.step_end_ns for t in traces)
+    norm_end = max(t.norm_end_ns for t in traces)
+    raw_blocks = [(b.raw_start_ns, b.raw_end_ns) for t in traces for b in t.blocks]
+    return Iteration(
+        index=first.index,
+        warmup=warmup,
+        loss=next(t.loss for t in traces if t.loss is not None),
+        gradient_norm=first.gradient_norm,
+        makespan_ns=first.blocks_end_ns - min(starts),
+        iteration_ns=step_end - min(starts),
+        gradient_norm_ns=norm_end - first.blocks_end_ns,
+        optimizer_step_ns=step_end - norm_end,
+        raw_makespan_ns=max(end for _, end in raw_blocks) - min(start for start, _ in raw_blocks),
+        late_blocks=len(late_blocks),
+        late_messages=len(late_messages),
+        largest_lateness_ns=max(late_blocks + late_messages, default=0),
+        total_lateness_ns=sum(late_blocks + late_messages),
+    )
+
+
+def delay_errors(problem: Problem, runs: Sequence[Sequence[Trace]]) -> dict[str, int]:
+    """Percentiles in ns of |moment the rank went on - moment the message was to arrive|.
+
+    Over the emulated messages that a rank stood waiting for; one that came while its rank was busy cost nothing and has
+    no error. Empty where there is none.
+    """
+    errors = [
+        abs(m.resumed_ns - m.arrival_ns)
+        for traces in runs
+        for t in traces
+        for m in t.messages
+        if m.waited_ns < m.arrival_ns and _delay_ns(problem, m.message.kind, m.message.position) > 0
+    ]
+    if not errors:
+        return {}
+    p50, p95 = np.percentile(errors, (50, 95))
+    return {"p50": round(p50), "p95": round(p95), "max": max(errors), "count": len(errors)}
+
+
+def _delay_ns(problem: Problem, kind: str, position: int) -> int:
+    hop = problem.message_hop(kind, position)
+    return 0 if hop is None else hop.delay_ns
+
+
+def compute_share(runs: Sequence[Sequence[Trace]]) -> float:
+    """Real mathematics as a share of the anchored block time."""
+    blocks = [b for traces in runs for t in traces for b in t.blocks]
+    total = sum(b.end_ns - b.start_ns for b in blocks)
+    return sum(b.computed_ns - b.raw_start_ns for b in blocks) / total if total else 0.0
+
+
+def findings(problem: Problem, runs: Sequence[Sequence[Trace]], iterations: Sequence[Iteration]) -> tuple[Finding, ...]:
+    """Reasons to distrust a paced or emulated run; `runs` and `iterations` are the measured ones, in the same order."""
+    found = []
+    blocks = sum(len(t.blocks) + 2 for traces in runs for t in traces)
+    late = sum(i.late_blocks for i in iterations)
+    if late > LATE_SHARE * blocks:
+        largest = max(i.largest_lateness_ns for i in iterations)
+        found.append(
+            Finding(
+                name="late_blocks",
+                detail=f"{late} of {blocks} blocks ended more than {LATE_NS / 1e6:g} ms after their anchor (largest "
+                f"{largest / 1e6:.3g} ms); this machine is too slow or too busy for the pace, raise run.pace",
+            )
+        )
+    for (source, target), (count, total, worst, delay) in _late_channels(problem, runs).items():
+        found.append(
+            Finding(
+                name="link_slower_than_injected",
+                detail=f"{count} of {total} messages from stage {source} to {target} came later than the injected "
+                f"{delay / 1e6:g} ms (by up to {worst / 1e6:.3g} ms); the real link cannot stand for this one",
+            )
+        )
+    off = [abs(i.raw_makespan_ns / i.makespan_ns - 1) for i in iterations if i.makespan_ns]
+    if off and float(np.median(off)) > RAW_DEVIATION:
+        found.append(
+            Finding(
+                name="anchors_hide_time",
+                detail=f"the wall clock's makespan is {100 * float(np.median(off)):.1f} % off the anchored one "
+                "(median); do not use the anchored times, raise run.pace",
+            )
+        )
+    return tuple(found)
+
+
+def _late_channels(
+    problem: Problem, runs: Sequence[Sequence[Trace]]
+) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+    """(source, target) stage -> late messages, all, largest lateness, injected delay; only where too many were late."""
+    lateness: dict[tuple[int, int], list[int]] = {}
+    delays: dict[tuple[int, int], int] = {}
+    for m in (m for traces in runs for t in traces for m in t.messages):
+        kind, position, _ = m.message
+        ends = problem.place(position)[0], problem.place(position + (1 if kind == "F" else -1))[0]
+        delay = _delay_ns(problem, kind, position)
+        if ends[0] != ends[1] and delay:
+            lateness.setdefault(ends, []).append(m.lateness_ns)
+            delays[ends] = delay
+    late = {ends: [x for x in values if x > LATE_NS] for ends, values in lateness.items()}
+    return {
+        ends: (len(values), len(lateness[ends]), max(values), delays[ends])
+        for ends, values in sorted(late.items())
+        if len(values) > LATE_SHARE * len(lateness[ends])
+    }
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one rank hands to rank 0 at the end of a point."""
+
+    traces: tuple[Trace, ...]
+    peak_activation_bytes: int
+    gradient_relative_error: float | None
+
+
+def write_point(
+    session: Session,
+    point: Point,
+    problem: Problem,
+    plan: Plan,
+    results: Sequence[Result],
+    ranks: tuple[Rank, ...],
+    environment: dict[str, str],
+) -> RunRecord:
+    """Writes the point's timelines and then its run.json; `results[rank]`."""
+    run = session.run
+    runs = [[result.traces[i] for result in results] for i in range(run.warmup + run.iterations)]
+    iterations = tuple(iteration(traces, warmup=i < run.warmup) for i, traces in enumerate(runs))
+    measured = runs[run.warmup :]
+    pairs = [timelines(problem, traces, session.origin) for traces in measured]
+    errors = [r.gradient_relative_error for r in results if r.gradient_relative_error is not None]
+    record = RunRecord(
+        problem_digest=plan.problem_digest,
+        schedule_name=plan.schedule_name,
+        origin=session.origin,
+        transport=environment["transport"],
+        pace=run.pace,
+        predicted_makespan_ns=plan.predicted_makespan_ns,
+        predicted_iteration_ns=plan.predicted_makespan_ns
+        + max(session.gradient_norm_ns, default=0)
+        + max(session.optimizer_step_ns, default=0),
+        iterations=iterations,
+        peak_activation_bytes=tuple(result.peak_activation_bytes for result in results),
+        planned_receive_bytes=plan.receive_bytes,
+        gradient_relative_error=max(errors, default=None),
+        delay_error_ns=delay_errors(problem, measured),
+        messages_sent=sum(t.sent for traces in measured for t in traces),
+        findings=findings(problem, measured, iterations[run.warmup :]),
+        ranks=ranks,
+        environment={
+            **environment,
+            "peak_activation_bytes": "storage tracking of each stage's own order, without messages",
+            "real_compute_share": f"{compute_share(measured):.3f}",
+        },
+    )
+    out = Path(point.out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_timelines(out / ANCHORED_FILE, [anchored for anchored, _ in pairs])
+    write_timelines(out / RAW_FILE, [raw for _, raw in pairs])
+    save(out / RECORD_FILE, record)
+    return record

@@ -1,0 +1,209 @@
+"""Runs the points of a session: starts the ranks, watches them, and says for each point how it ended.
+
+Points share one start of the ranks, since starting them costs seconds. A rank that dies, stops or hangs ends its own
+point only: all ranks are ended, and started again for the points that are left. How ranks are started is the
+launcher's business; here it is processes of this machine, on a cluster it can be srun.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from crosspipe.errors import CrosspipeError, StageFailed
+from crosspipe.execute.failure import find_culprit, forget, log_file, position_file
+from crosspipe.execute.lowering import lower_point
+from crosspipe.execute.plan import Plan
+from crosspipe.execute.position import SETTING_UP, read_position
+from crosspipe.execute.spec import PARENT, RECORD_FILE, Point, Session
+from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
+from crosspipe.problem import Problem
+from crosspipe.schedule import Schedule
+from crosspipe.store import RunRecord, load, save
+
+_POLL_S = 0.05
+_GRACE_S = 3.0  # for ranks to end by themselves after another one failed
+_MARGIN_S = 5.0  # the ranks' own time-outs come first
+_LAST_LINES = 6
+
+OnProgress = Callable[[str, int, int], None]  # label of the point, iterations begun, of how many
+Launch = Callable[[Session], Sequence[subprocess.Popen[bytes]]]
+
+
+class Outcome(NamedTuple):
+    """How a point ended: its record (the Timelines lie beside it, in `point.out`), or why there is none."""
+
+    point: Point
+    record: RunRecord | None
+    failure: CrosspipeError | None
+
+
+def run_session(
+    session: Session, *, on_progress: OnProgress | None = None, launch: Launch | None = None
+) -> list[Outcome]:
+    """Executes all points of `session` and returns how each ended, in the order they ended. See `run_points`."""
+    return list(run_points(session, on_progress=on_progress, launch=launch))
+
+
+def run_points(
+    session: Session, *, on_progress: OnProgress | None = None, launch: Launch | None = None
+) -> Iterator[Outcome]:
+    """Executes the points of `session` one after the other and yields how each ended, as it ends.
+
+    A finished point has `run.json`, `timelines.parquet` and `raw_timelines.parquet` in its `out`. A failure is a
+    StageFailed that names the rank, what became of it, where it was, and the end of its log; a point that cannot be
+    lowered is refused before anything starts. Whatever ends this generator ends the ranks; if this process dies they
+    die with it. `launch` starts the ranks (default: processes of this machine).
+    """
+    directory = Path(session.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    given: dict[Point, Point] = {}  # as the ranks get it -> as the caller knows it
+    for number, point in enumerate(session.points):
+        Path(point.out, RECORD_FILE).unlink(missing_ok=True)
+        try:
+            plan = _plan(session, point)
+        except CrosspipeError as error:
+            yield Outcome(point, None, error)
+        else:
+            file = save(directory / f"plan-{number}.json", plan)
+            given[msgspec.structs.replace(point, plan=str(file))] = point
+    start = 0
+    while given:
+        forget(directory, session.ranks)
+        start += 1
+        rendezvous = f"file://{(directory / f'rendezvous-{os.getpid()}-{start}').resolve()}"
+        attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=rendezvous)
+        for outcome in _attempt(attempt, on_progress, launch or launch_local):
+            yield outcome._replace(point=given.pop(outcome.point))
+
+
+def _plan(session: Session, point: Point) -> Plan:
+    problem = load(point.problem, Problem)
+    session.check(problem)
+    return lower_point(session, problem, load(point.schedule, Schedule))
+
+
+def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -> Iterator[Outcome]:
+    """One start of the ranks: yields finished points, and, if it ends early, the one that failed."""
+    directory = Path(session.directory)
+    points, done = session.points, 0
+    began_ns = time.monotonic_ns()
+    heard = (SETTING_UP, SETTING_UP)
+    ranks = launch(session)
+    try:
+        while True:
+            codes = [rank.poll() for rank in ranks]
+            for point in _finished(points[done:]):
+                yield Outcome(point, load(Path(point.out, RECORD_FILE), RunRecord), None)
+                done += 1
+            position = read_position(position_file(directory, 0))
+            if on_progress is not None and position is not None and heard != position[:2]:
+                heard = position[:2]
+                if 0 <= heard[0] < len(points):
+                    total = session.run.warmup + session.run.iterations
+                    on_progress(points[heard[0]].label, max(0, heard[1]), total)
+            if all(code == 0 for code in codes):
+                failure = StageFailed(f"all ranks ended, but there is no {RECORD_FILE}; see the logs in {directory}")
+                yield from (Outcome(point, None, failure) for point in points[done:])
+                return
+            if any(codes) or _all_silent(session, began_ns):
+                yield from _failed(session, ranks, done)
+                return
+            time.sleep(_POLL_S)
+    finally:
+        _stop(ranks)
+
+
+def _all_silent(session: Session, began_ns: int) -> bool:
+    """Whether no rank has moved for longer than any of them may wait."""
+    positions = [read_position(position_file(Path(session.directory), rank)) for rank in range(session.ranks)]
+    setting_up = any(p is None or p.iteration == SETTING_UP for p in positions)
+    patience_s = session.run.startup_timeout_s if setting_up else session.run.timeout_s
+    last_ns = max([began_ns, *(p.stamp_ns for p in positions if p is not None)])
+    return time.monotonic_ns() - last_ns > (patience_s + _MARGIN_S) * 1e9
+
+
+def _finished(points: Sequence[Point]) -> Iterator[Point]:
+    """The first of `points` that have their record; it is written last."""
+    return takewhile(lambda point: Path(point.out, RECORD_FILE).exists(), points)
+
+
+def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: int) -> Iterator[Outcome]:
+    """How the points from number `done` on ended, as far as they did, after some rank failed.
+
+    The failure belongs to the point the culprit was at; to all, if the ranks did not even get to the first.
+    """
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+        time.sleep(_POLL_S)
+    directory, points = Path(session.directory), session.points
+    codes = [rank.poll() for rank in ranks]
+    culprit = find_culprit(directory, codes, {rank: process.pid for rank, process in enumerate(ranks)})
+    log = log_file(directory, culprit.rank)
+    failure = StageFailed(f"{culprit}; end of {log}: {_tail(log) or '(empty)'}")
+    for point in _finished(points[done:]):
+        yield Outcome(point, load(Path(point.out, RECORD_FILE), RunRecord), None)
+        done += 1
+    at = SETTING_UP if culprit.position is None else culprit.position.point
+    failed = points[done:] if at == SETTING_UP else points[done : at + 1]
+    yield from (Outcome(point, None, failure) for point in failed)
+
+
+def launch_local(session: Session) -> list[subprocess.Popen[bytes]]:
+    """Starts the ranks as processes of this machine, each in a process group of its own, output in its log."""
+    directory = Path(session.directory)
+    file = save(directory / "session.json", session)
+    environment = {
+        **os.environ,
+        **ALLOCATOR_ENVIRONMENT,
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(session.ranks),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # this host's own name may not resolve
+        PARENT: str(os.getpid()),
+    }
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(session.ranks):
+            with log_file(directory, rank).open("ab") as log:
+                ranks.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "crosspipe.execute.worker", str(file)],
+                        env={**environment, "RANK": str(rank)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+    except BaseException:
+        _stop(ranks)
+        raise
+    return ranks
+
+
+def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends what still runs. SIGKILL: a stopped process hears nothing else, and there is nothing to save."""
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(signal.SIGKILL)
+    for rank in ranks:
+        rank.wait()
+
+
+def _tail(log: Path) -> str:
+    """The last lines of a log that are not empty, joined by ` | ` so that an error stays one line."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 8192))
+        text = file.read().decode(errors="replace")
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])

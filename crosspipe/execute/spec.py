@@ -1,0 +1,130 @@
+"""What a run session is told: `RunConfig` (the `run` section of a configuration), the points, and the session's file.
+
+Plain data, without torch: whoever plans a run needs no more. A *point* is one schedule to execute; points that share
+the model, its split and the run configuration share one session, that is one start of the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from crosspipe.errors import FieldError, UsageError
+from crosspipe.execute.plan import Format
+from crosspipe.problem import Problem
+from crosspipe.problem.architecture import ModelConfig
+from crosspipe.problem.layers import Split, check_split
+
+RECORD_FILE, ANCHORED_FILE, RAW_FILE = "run.json", "timelines.parquet", "raw_timelines.parquet"
+VOCABULARY = 256  # a token is a byte
+PARENT = "CROSSPIPE_PARENT"  # environment of a rank: the process it must not outlive
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How schedules are executed: `conf/run/*.yaml`.
+
+    `pace`: multiple of the profiled block times that each block is made to last, so that a small machine can stand for
+    the cluster; None: as fast as it goes. `iterations` are measured after `warmup` more. `data`: file or folder of text
+    (None: the Python standard library's sources). `post_ahead_ms`: how long before the predicted time of its send a
+    receive is posted (None: only when it is used). `check_gradients` compares the first iteration's gradients with one
+    process. `timeout_s` bounds every wait for another rank, `startup_timeout_s` the time until the first iteration.
+    """
+
+    pace: float | None
+    iterations: int = 10
+    warmup: int = 2
+    seed: int = 0
+    data: str | None = None
+    learning_rate: float = 3e-4
+    clip_norm: float | None = 1.0
+    transport: str = "gloo"
+    post_ahead_ms: float | None = 0.0
+    check_gradients: bool = True
+    points_per_job: int = 4
+    timeout_s: float = 60.0
+    startup_timeout_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        for name in ("pace", "learning_rate", "clip_norm", "timeout_s", "startup_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                remedy = "use more than 0" + (", or null" if name in ("pace", "clip_norm") else "")
+                raise UsageError(f"run.{name}", value, "is not a finite number > 0", remedy)
+        for name, least in (("iterations", 1), ("warmup", 0), ("points_per_job", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"run.{name}", getattr(self, name), f"is below {least}", f"use {least} or more")
+        if self.post_ahead_ms is not None and not 0 <= self.post_ahead_ms < math.inf:
+            raise UsageError("run.post_ahead_ms", self.post_ahead_ms, "is not a finite time >= 0", "use 0, or null")
+
+    @property
+    def post_ahead_ns(self) -> int | None:
+        """`post_ahead_ms` in ns."""
+        return None if self.post_ahead_ms is None else round(self.post_ahead_ms * 1e6)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One schedule to execute: its files, and the directory that gets run.json and the timelines.
+
+    `plan` is the file of its Plan, written by whoever started the ranks (None: every rank lowers the schedule itself).
+    """
+
+    label: str
+    problem: str
+    schedule: str
+    out: str
+    plan: str | None = None
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="run_session"):
+    """One start of the ranks and the points they execute one after the other; rank r is stage r.
+
+    `layers` is the split of the model (`crosspipe.problem.layers`). `gradient_norm_ns` and `optimizer_step_ns` hold a
+    value per stage, at the run's pace (empty: 0). `emulate` injects the Problems' hops; `origin` labels the timelines
+    ("emulated", "shaped TCP", "real link"). `directory` gets logs and what ranks tell whoever watches them.
+    `rendezvous` is where ranks find each other: a torch.distributed init method, filled in by the launcher.
+    """
+
+    schema: int = 1
+    model: ModelConfig
+    layers: Split
+    points: tuple[Point, ...]
+    run: RunConfig
+    gradient_norm_ns: tuple[int, ...] = ()
+    optimizer_step_ns: tuple[int, ...] = ()
+    emulate: bool = True
+    origin: str = "emulated"
+    directory: str
+    rendezvous: str = "env://"
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks: one per stage."""
+        return len(self.layers)
+
+    @property
+    def message_format(self) -> Format:
+        """Every message is the activations (or their gradient) of one microbatch between two layers."""
+        model = self.model
+        shape = (model.microbatch_size, model.sequence, model.hidden)
+        return Format(shape, model.dtype, model.tokens * model.hidden * model.dtype_bytes)
+
+    def check(self, problem: Problem) -> None:
+        """Raises FieldError where model, split and a point's Problem do not belong together."""
+        shape = (len(self.layers), len(self.layers[0]))
+        if shape != (problem.stages, problem.chunks):
+            raise FieldError(
+                "layers",
+                f"{shape[0]} stages x {shape[1]} chunks",
+                f"the problem has {problem.stages} x {problem.chunks}",
+                "run points of one split in one session",
+            )
+        check_split(self.model, self.layers, problem.traversal)
+        if self.model.vocabulary < VOCABULARY:
+            raise FieldError(
+                "model.vocabulary", self.model.vocabulary, "tokens are bytes", f"use {VOCABULARY} or more for a run"
+            )
+        if self.model.tied_embedding and problem.positions > 1:
+            raise FieldError(
+                "model.tied_embedding", True, "the engine does not sum tied gradients across stages", "use false"
+            )

@@ -1,0 +1,214 @@
+"""One rank of a run session: `python -m crosspipe.execute.worker SESSION.json`.
+
+Rank and size come from RANK and WORLD_SIZE, or from Slurm; whoever started it, it finds its peers by the session's
+rendezvous, executes the points one after the other, and ends with an error that says what it was doing. Rank 0 writes
+the results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import hashlib
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from crosspipe.errors import UsageError
+from crosspipe.execute.clock import common_clock
+from crosspipe.execute.data import Batches, read_corpus
+from crosspipe.execute.emulation import open_wires
+from crosspipe.execute.engine import Engine, Settings
+from crosspipe.execute.environment import describe
+from crosspipe.execute.failure import PeerLost, log_file, position_file, report_failures
+from crosspipe.execute.lowering import lower_point
+from crosspipe.execute.peak import peak_activation_bytes
+from crosspipe.execute.plan import Plan
+from crosspipe.execute.position import PositionWriter
+from crosspipe.execute.recording import Result, write_point
+from crosspipe.execute.reference import relative_error, write_reference
+from crosspipe.execute.spec import PARENT, Point, Session
+from crosspipe.execute.trace import Trace
+from crosspipe.execute.transport import Transport, compare_channels, open_transport
+from crosspipe.model import SplitBackward, build_stage, token_loss
+from crosspipe.model.optimizer import build_optimizer
+from crosspipe.problem import Problem
+from crosspipe.schedule import Schedule
+from crosspipe.store import Rank, load
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs this rank to its end; raises what went wrong."""
+    if len(arguments) != 1:
+        raise UsageError("SESSION.json", list(arguments), "is not one file", "python -m crosspipe.execute.worker FILE")
+    rank, size = rank_and_size(dict(os.environ))
+    session = load(arguments[0], Session)
+    if size != session.ranks:
+        raise UsageError(
+            "WORLD_SIZE", size, f"the session has {session.ranks} stages", f"start {session.ranks} ranks, one per stage"
+        )
+    directory = Path(session.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_to(log_file(directory, rank))
+    _die_with_parent()
+    report_failures(rank, directory)
+    position = PositionWriter(position_file(directory, rank))
+    _quiet_interpreter()
+    position.say("waiting for the other ranks")
+    transport = open_transport(
+        session.run.transport, rank, size, rendezvous=session.rendezvous, timeout_s=session.run.timeout_s
+    )
+    corpus = read_corpus(session.run.data)
+    batches = Batches(
+        corpus, size=session.model.microbatch_size, sequence=session.model.sequence, seed=session.run.seed
+    )
+    for number, point in enumerate(session.points):
+        _Member(session, transport, batches, position).execute(number, point)
+    transport.close()
+
+
+def rank_and_size(environment: dict[str, str]) -> tuple[int, int]:
+    """(rank, number of ranks) from RANK and WORLD_SIZE, else SLURM_PROCID and SLURM_NTASKS; UsageError without."""
+    for names in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if all(name in environment for name in names):
+            return int(environment[names[0]]), int(environment[names[1]])
+    raise UsageError(
+        "RANK", None, "this process does not know which rank it is", "set RANK and WORLD_SIZE, or use srun"
+    )
+
+
+class _Member:
+    """This rank, for one point after the other."""
+
+    def __init__(self, session: Session, transport: Transport, batches: Batches, position: PositionWriter) -> None:
+        self.session, self.transport, self.batches, self.position = session, transport, batches, position
+        self.directory = Path(session.directory)
+
+    def execute(self, number: int, point: Point) -> None:
+        """One point: a fresh model, its plan, warm-up and measured iterations, its files. Collective."""
+        session, rank, run = self.session, self.transport.rank, self.session.run
+        self.position.say("lowering the schedule", point=number)
+        print(f"{time.strftime('%H:%M:%S')} {point.label}", flush=True)
+        problem, schedule = load(point.problem, Problem), load(point.schedule, Schedule)
+        session.check(problem)
+        plan = lower_point(session, problem, schedule) if point.plan is None else load(point.plan, Plan)
+        own = plan.ranks[rank]
+        self.position.say("building the model")
+        modules = [
+            build_stage(session.model, session.layers, rank, chunk, traversal=problem.traversal, seed=run.seed)
+            for chunk in range(problem.chunks)
+        ]
+        stages = [SplitBackward(module, loss_scale=1 / problem.microbatches) for module in modules]
+        self.position.say("measuring activations")
+        peak = peak_activation_bytes(problem, own, stages, session.message_format, self.batches)
+        reference = self._reference(problem) if run.check_gradients else None
+        self.position.say("comparing channels with the other ranks")
+        compare_channels(self.transport, own, session.message_format)
+        ranks = self._ranks(problem)
+        optimizer = build_optimizer([p for m in modules for p in m.parameters()], learning_rate=run.learning_rate)
+        self.position.plan([*map(str, own.actions), "gradient norm and optimizer step with the other ranks"])
+        engine = Engine(
+            problem,
+            own,
+            stages=stages,
+            optimizer=optimizer,
+            transport=self.transport,
+            clock=common_clock(self.transport),
+            wires=open_wires(plan.wire_senders, rank, self.directory),
+            message_format=session.message_format,
+            batch=self.batches,
+            settings=Settings(
+                paced=run.pace is not None,
+                emulate=session.emulate,
+                gradient_norm_ns=max(session.gradient_norm_ns, default=0),
+                optimizer_step_ns=max(session.optimizer_step_ns, default=0),
+                clip_norm=run.clip_norm,
+            ),
+            at=self.position.at,
+        )
+        traces: list[Trace] = []
+        error = None
+        gc.collect()
+        gc.freeze()  # what stands now is not looked at again
+        for index in range(run.warmup + run.iterations):
+            traces.append(engine.iterate(index))
+            gc.collect()  # never while something is timed
+            if index == 0 and reference is not None:
+                names = [pair for module in modules for pair in module.named_parameters()]
+                error = relative_error(reference, names, factor=traces[0].clip_factor)
+        self.position.say("collecting what the ranks measured")
+        mine = msgspec.json.encode(
+            Result(traces=tuple(traces), peak_activation_bytes=peak, gradient_relative_error=error)
+        )
+        results = [msgspec.json.decode(raw, type=Result) for raw in self.transport.allgather(mine)]
+        if rank == 0:
+            self.position.say("writing the record")
+            write_point(session, point, problem, plan, results, ranks, describe(self.transport.name))
+
+    def _ranks(self, problem: Problem) -> tuple[Rank, ...]:
+        """Where every rank runs. Collective."""
+        rank = self.transport.rank
+        mine = Rank(
+            rank=rank, stage=rank, site=problem.sites[rank], host=platform.node(), pid=os.getpid(), device="cpu"
+        )
+        rows = self.transport.allgather(msgspec.json.encode(mine))
+        return tuple(msgspec.json.decode(row, type=Rank) for row in rows)
+
+    def _reference(self, problem: Problem) -> Path:
+        """The file with the gradients of one process; rank 0 makes it where it is not there yet."""
+        session = self.session
+        identity = msgspec.json.encode(
+            (session.model, session.run.seed, session.run.data, problem.microbatches), order="sorted"
+        )
+        path = self.directory / f"reference-{hashlib.sha256(identity).hexdigest()[:16]}.safetensors"
+        if self.transport.rank == 0 and not path.exists():
+            self.position.say("computing the gradients of one process")
+            model = build_stage(session.model, ((session.model.layers,),), 0, seed=session.run.seed)
+            write_reference(path, model, token_loss, self.batches, problem.microbatches)
+        self.position.say("waiting for the gradients of one process")
+        deadline = time.monotonic() + session.run.startup_timeout_s
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise PeerLost(0, f"rank 0 made no {path.name} within {session.run.startup_timeout_s:g} s")
+            time.sleep(0.05)
+        return path
+
+
+def _write_to(log: Path) -> None:
+    """From now on, what this process prints goes to the end of `log`."""
+    with log.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    faulthandler.enable()
+
+
+def _die_with_parent() -> None:
+    """Where a launcher on this machine says who it is: SIGKILL when it dies, whatever kills it (Linux)."""
+    parent = os.environ.get(PARENT)
+    if parent is None:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):  # it died before
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _quiet_interpreter() -> None:
+    """One thread for mathematics, no surprises from the garbage collector, and quick turns between threads."""
+    torch.set_num_threads(1)
+    gc.disable()
+    sys.setswitchinterval(1e-4)  # a spinning wait must not keep the sending threads from the interpreter
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
