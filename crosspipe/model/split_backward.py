@@ -8,7 +8,7 @@ bits that a plain backward gives, and what D no longer needs is free when D ends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from crosspipe.model.decoder import token_loss
 
 
 class Product(NamedTuple):
-    """What W needs for one linear layer: its weight, its input (..., in) and its output's gradient (..., out)."""
+    """What W needs for one linear layer: its weight, its input (..., in) and its output's gradient (rows, out)."""
 
     weight: nn.Parameter
     x: Tensor
@@ -104,8 +104,9 @@ class SplitBackward:
         if not left:
             del self._products[mb]
         products.reverse()
-        while products:
-            accumulate(products.pop())
+        with torch.no_grad():  # else the sum gets a graph, which holds every output gradient
+            while products:
+                accumulate(products.pop())
 
     def backward(self, mb: int, grad: Tensor | None) -> Tensor | None:
         """B: D and W at once, each layer's W right after its D; returns what D returns."""
@@ -172,7 +173,7 @@ class DeferredLinear(torch.autograd.Function):
         bias_gradient = rows.sum(0) if ctx.needs_input_grad[2] else None
         if weight.requires_grad:
             # detached: with its graph, x would hold the whole stage's input until W
-            ctx.wrapper._take(Product(weight, x.detach(), gradient))
+            ctx.wrapper._take(Product(weight, x.detach(), rows))
         return x_gradient, None, bias_gradient, None
 
 
@@ -180,32 +181,25 @@ def _forward(module: nn.Linear, wrapper: SplitBackward, x: Tensor) -> Tensor:
     return DeferredLinear.apply(x, module.weight, module.bias, wrapper)
 
 
-@torch.no_grad()
 def accumulate(product: Product) -> None:
     """Adds one layer's weight gradient to `weight.grad`.
 
-    Without no_grad the sum would get a graph and hold every output gradient. Not addmm: multiplying first and adding
-    then is what autograd does, and gives its bits.
+    Not addmm: multiplying first and adding then is what autograd does, and gives its bits.
     """
     weight, x, gradient = product
-    product_ = gradient.reshape(-1, gradient.shape[-1]).t().mm(x.reshape(-1, x.shape[-1]))
+    weight_gradient = gradient.t().mm(x.reshape(-1, x.shape[-1]))
     if weight.grad is None:
-        weight.grad = product_
+        weight.grad = weight_gradient
     else:
-        weight.grad.add_(product_)
+        weight.grad.add_(weight_gradient)
 
 
 def cut(products: list[Product], pieces: int) -> list[list[Product]]:
     """Consecutive groups of about equal multiplications; empty ones where there are fewer layers than pieces."""
     work = [product.weight.numel() * product.x.numel() // product.x.shape[-1] for product in products]
     groups: list[list[Product]] = [[] for _ in range(pieces)]
-    for product, middle in zip(products, _middles(work), strict=True):
-        groups[int(middle * pieces)].append(product)
-    return groups
-
-
-def _middles(work: list[int]) -> Iterable[float]:
-    total, done = sum(work), 0
-    for amount in work:
-        yield (done + amount / 2) / total
+    done = 0
+    for product, amount in zip(products, work, strict=True):
+        groups[(2 * done + amount) * pieces // (2 * sum(work))].append(product)  # by where its middle lies
         done += amount
+    return groups
