@@ -116,7 +116,7 @@ def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Fig
             _along(axes, rows, along, looks, kind)
         axes.set_ylabel(f"{kind} time (ms)")
         axes.set_title(f"lines: simulated; points: {origin_words(rows)}")
-        _legend(axes, rows, looks)
+        _legend(axes, rows, looks, "-" if along is None else None)
     return figure
 
 
@@ -154,7 +154,7 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
         lower.set_ylim(-reach, reach)
         lower.set_xlabel("predicted iteration time (ms)")
         upper.set_title(f"predicted: simulated; measured: {origin_words(rows)}")
-        _legend(upper, rows, looks, lines=False)
+        _legend(upper, rows, looks, "none")
     return figure
 
 
@@ -254,18 +254,25 @@ def _by_schedule(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
     return found
 
 
-def _legend(axes: Axes, rows: Sequence[dict[str, Any]], looks: dict[str, Style], *, lines: bool = True) -> None:
+def _legend(axes: Axes, rows: Sequence[dict[str, Any]], looks: dict[str, Style], dashes: str | None = None) -> None:
+    """Names the schedules below the axes, with `dashes` for all of them or else each with its own."""
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, markerfacecolor="none", label=name,
-               linestyle=look.dashes if lines else "none")
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            marker=look.marker,
+            markerfacecolor="none",
+            linestyle=dashes or look.dashes,
+            label=name,
+        )
         for name, look in looks.items()
         if any(r["schedule"] == name for r in rows)
-    ]  # fmt: skip
-    if lines:
-        if any(r["lower_bound_ms"] is not None for r in rows):
-            handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label="proven lower bound"))
-    else:
+    ]
+    if dashes == "none":
         handles.append(Line2D([], [], color=INK, linewidth=0.8, label="measured = predicted"))
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)))
+    elif any(r["lower_bound_ms"] is not None for r in rows):
+        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label="proven lower bound"))
+    axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), handlelength=2.6)
