@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from crosspipe.problem import Problem
 from crosspipe.problem.traversal import place_of, position_of
 from crosspipe.schedule.order import Block, Message
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class TimedBlock(NamedTuple):
@@ -105,6 +108,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         from crosspipe.schedule.critical import critical_path
 
         return critical_path(self)
+
+    def plot(self, *, width_in: float = 12.0, memory: bool = False) -> Figure:
+        """A matplotlib figure of this timeline: a row a stage; `memory` adds the activations each holds."""
+        from crosspipe.schedule.drawing import draw_timeline
+
+        return draw_timeline(self, width_in=width_in, memory=memory)
 
 
 def in_ready_order(timed: TimedMessage) -> tuple[int, int, bool, int, str]:
