@@ -18,7 +18,7 @@ install: $(VENV)/.installed  ## make .venv with the package, all extras and the 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch==2.13.0'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: install  ## the whole road on this machine: measure, solve, run, report (minutes; seconds when called again)
