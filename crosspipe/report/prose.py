@@ -49,11 +49,16 @@ DELAY_CAPTION = (
 )
 
 AGREEMENT_CAPTION = (
-    "Measured ({origin}) against predicted (simulated) iteration times, a point per schedule and delay; below, the "
-    "error in percent of the prediction with the 95 % interval of the median."
+    "A point per schedule and delay: iteration time measured ({origin}) over predicted (simulated); below, the error "
+    "in percent of the prediction with the 95 % interval of the median."
 )
 
 BOUNDS = "A bound holds for every schedule of the same problem. Optimal is said only where the gap is zero."
+
+GANTT = (
+    "Each schedule as predicted and, on the same time axis, as measured: the iteration with the median makespan. A "
+    "row is a stage; below it stands the memory its activations take."
+)
 
 FILES = (
     "The files results.parquet and iterations.parquet (both also as .csv) beside this page hold the same numbers, "

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crosspipe.errors import CrosspipeError
-from crosspipe.report import Report, build_report
+from crosspipe.report import Report, build_report, gantt
 from crosspipe.report.markup import VOID, Markup, table, tag
 from crosspipe.report.svg import embedded
 
@@ -89,14 +89,37 @@ def test_labels_with_markup_are_text(report: Report, outline: Outline) -> None:
 
 
 def test_pictures_and_tables_are_labelled_and_reachable(outline: Outline) -> None:
-    # 4 points were solved and run: a predicted and a measured picture each, and the two figures
+    # 4 points were solved and run: a picture each, and the two figures
     outer = [a for n, a in outline.elements if n == "svg" and a.get("role") == "img"]
-    assert len(outer) == 4 * 2 + 2
+    assert len(outer) == 4 + 2
     assert all(a["aria-labelledby"] for a in outer)
     regions = [a for n, a in outline.elements if n == "div" and a.get("role") == "region"]
     captions = [words for name, words in outline.text if name == "caption"]
     assert len(regions) == len(captions) == Counter(n for n, _ in outline.elements)["table"]
     assert all(a["tabindex"] == "0" and a["aria-label"] for a in regions)
+
+
+def test_gantt_pictures_show_the_predicted_above_the_measured(outline: Outline) -> None:
+    titles = [words for name, words in outline.text if name == "title" and words.startswith("Gantt picture of 1f1b")]
+    assert [title.partition(": ")[2] for title in titles] == [
+        f"makespan predicted (simulated) {ms} ms, measured (emulated) {ms} ms" for ms in ("90.00", "110.0")
+    ]
+    # 4 points of two rows with 4 or 6 blocks on 2 stages: 2 * 2 * (4 + 6) * 2
+    assert sum(" on stage " in words for name, words in outline.text if name == "title") == 80
+
+
+def test_pictures_stop_at_the_budget(shared_campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gantt, "PICTURE_BUDGET_BYTES", 1)
+    text = build_report(shared_campaign, out=tmp_path).path.read_text(encoding="utf-8")
+    assert text.count("left out to keep this page small") == 3  # the first is drawn, four were solved
+
+
+def test_a_damaged_timeline_file_costs_its_picture_only(campaign: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / "store" / "run").glob("*/timelines.parquet"):
+        path.write_bytes(b"PAR1 nonsense")
+    text = build_report(campaign).path.read_text(encoding="utf-8")
+    assert text.count("cannot be drawn: ") == 4
+    assert "113.7 [113.1, 114.3]" in text
 
 
 def test_headings_do_not_skip_a_level(outline: Outline) -> None:
