@@ -98,11 +98,8 @@ def layout(config: PointConfig) -> tuple[str, Split]:
     if config.schedule.chunks not in (None, chunks):
         raise UsageError("schedule.chunks", config.schedule.chunks, f"{traversal} has {chunks}", "leave it null")
     pipeline = config.pipeline
-    return (
-        traversal,
-        chunks,
-        split_model(config.model, pipeline.stages, chunks, traversal=traversal, explicit=pipeline.layers),
-    )
+    split = split_model(config.model, pipeline.stages, chunks, traversal=traversal, explicit=pipeline.layers)
+    return traversal, split
 
 
 def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list[Node]:

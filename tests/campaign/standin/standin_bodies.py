@@ -1,0 +1,42 @@
+"""Stage bodies that do nothing but leave a trace: for tests of everything around the real ones.
+
+The folder in CROSSPIPE_STANDIN holds `trace` (a line per artifact made) and what a test orders: `fail-STAGE`,
+`crash-STAGE` (the job dies by SIGKILL), `hold-STAGE` (work waits until the file is gone).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from crosspipe.campaign.job import Context, Ended
+from crosspipe.errors import StageFailed
+from crosspipe.store import Making
+
+
+def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
+    orders = Path(os.environ["CROSSPIPE_STANDIN"])
+    stage = context.task.stage
+    for making in makings:
+        label = f"{stage} {context.task.names[making.request.reference]}"
+        context.say(label)
+        with (orders / "trace").open("a") as trace:
+            trace.write(f"begin {label}\n")
+        while (orders / f"hold-{stage}").exists():
+            time.sleep(0.02)
+        if (orders / f"crash-{stage}").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        only = orders / f"fail-{stage}"
+        if only.exists() and only.read_text() in label:
+            yield making, StageFailed(f"rank 2 died at {label}")
+            continue
+        (making.scratch / "payload.json").write_text(label)
+        with (orders / "trace").open("a") as trace:
+            trace.write(f"made {label}\n")
+        yield making, None
+
+
+BODIES = dict.fromkeys(("links", "blocks", "solve", "run"), body)

@@ -1,0 +1,125 @@
+"""A campaign from plan to end with stand-in bodies: order, failures, blocking, nothing done twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crosspipe.campaign.driver import Summary, plan_campaign, run_campaign
+from crosspipe.campaign.status import campaign_status
+
+
+class Deaf:
+    """Hears everything, notes what ended."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def begin(self, plan: Any, tasks: Any) -> None: ...
+
+    def ended(self, node: Any, status: str, reason: str) -> None:
+        self.heard.append((node.request.stage, status))
+
+    def now(self, stage: str, text: str) -> None: ...
+
+
+def carry_out(points: Any, directory: Path) -> Summary:
+    return run_campaign(plan_campaign(points), directory, Deaf(), bodies="standin_bodies")
+
+
+def made(orders: Path) -> list[str]:
+    return [
+        line.removeprefix("made ") for line in (orders / "trace").read_text().splitlines() if line.startswith("made")
+    ]
+
+
+def states(directory: Path) -> dict[str, tuple[int, int, int, int]]:
+    return {s.stage: (s.done, s.waiting, s.failed, s.blocked) for s in campaign_status(directory).stages}
+
+
+def test_all_is_made_once_in_the_order_of_the_road(points: Callable[..., Any], orders: Path, tmp_path: Path) -> None:
+    summary = carry_out(points(), tmp_path / "campaign")
+    assert summary.failures == []
+    assert [line.split()[0] for line in made(orders)] == ["links", "blocks"] + ["solve"] * 4 + ["run"] * 4
+    campaign = json.loads((tmp_path / "campaign" / "campaign.json").read_text())
+    assert [point["name"] for point in campaign["points"]][:2] == ["1f1b_delay-0-0", "1f1b_delay-1-0.25"]
+    assert campaign["cached"] == []
+    assert states(tmp_path / "campaign") == {
+        "links": (1, 0, 0, 0), "blocks": (1, 0, 0, 0), "solve": (4, 0, 0, 0), "run": (4, 0, 0, 0),
+    }  # fmt: skip
+
+
+def test_called_again_it_does_nothing_and_grown_it_does_the_rest(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    carry_out(points(), tmp_path / "one")
+    plan = plan_campaign(points())
+    assert plan.missing == ()
+    carry_out(points(), tmp_path / "two")
+    assert len(made(orders)) == 10
+    assert len(json.loads((tmp_path / "two" / "campaign.json").read_text())["cached"]) == 10
+    carry_out(points(run__iterations=20), tmp_path / "three")
+    assert [line.split()[0] for line in made(orders)[10:]] == ["run"] * 4
+
+
+def test_a_failure_ends_its_point_only_and_a_retry_completes(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    (orders / "fail-run").write_text("zbh1_delay-0-0")
+    summary = carry_out(points(), tmp_path / "campaign")
+    assert [(node.points, outcome.reason) for node, outcome in summary.failures] == [
+        (("zbh1_delay-0-0",), "rank 2 died at run zbh1_delay-0-0")
+    ]
+    assert states(tmp_path / "campaign")["run"] == (3, 0, 1, 0)
+    (orders / "fail-run").unlink()
+    assert carry_out(points(), tmp_path / "campaign").failures == []
+    assert states(tmp_path / "campaign")["run"] == (4, 0, 0, 0)
+    assert sorted(made(orders)) == sorted(set(made(orders)))
+
+
+def test_what_needs_a_failed_input_is_blocked_with_its_reason(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    (orders / "fail-solve").write_text("1f1b")
+    summary = carry_out(points(), tmp_path / "campaign")
+    assert [outcome.status for _, outcome in summary.failures] == ["failed", "failed", "blocked", "blocked"]
+    assert summary.failures[2][1].reason == "its input solve failed: rank 2 died at solve 1f1b_delay-0-0"
+    assert states(tmp_path / "campaign") == {
+        "links": (1, 0, 0, 0), "blocks": (1, 0, 0, 0), "solve": (2, 0, 2, 0), "run": (2, 0, 0, 2),
+    }  # fmt: skip
+
+
+def test_a_fault_of_ours_is_an_outcome_too(
+    points: Callable[..., Any], orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import standin_bodies
+
+    def broken(makings: Any, context: Any) -> Any:
+        yield from ()
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setitem(standin_bodies.BODIES, "links", broken)
+    summary = carry_out(points(), tmp_path / "campaign")
+    assert summary.failures[0][1].reason == "ZeroDivisionError: oh"
+    assert [outcome.status for _, outcome in summary.failures[1:]] == ["blocked"] * 8
+
+
+def test_an_interrupt_releases_what_was_being_made(
+    points: Callable[..., Any], orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import standin_bodies
+
+    def interrupted(makings: Any, context: Any) -> Any:
+        yield from ()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(standin_bodies.BODIES, "solve", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(points(), tmp_path / "campaign")
+    assert states(tmp_path / "campaign")["solve"] == (0, 4, 0, 0)
+    assert carry_out(points(), tmp_path / "campaign").failures == []

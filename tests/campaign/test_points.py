@@ -1,0 +1,65 @@
+"""Names and labels of points, and what a wrong configuration is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crosspipe.campaign.points import make_points
+from crosspipe.errors import UsageError
+
+
+def test_names_are_made_of_what_varies(points: Callable[..., Any]) -> None:
+    assert [point.name for point in points()] == [
+        "1f1b_delay-0-0",
+        "1f1b_delay-1-0.25",
+        "zbh1_delay-0-0",
+        "zbh1_delay-1-0.25",
+    ]
+
+
+def test_labels_hold_ratios_and_every_other_swept_key(config: dict[str, Any], change: Callable[..., Any]) -> None:
+    configs = [change(config, pipeline__microbatches=8), change(config, pipeline__microbatches=16)]
+    found = make_points(configs, [["pipeline.microbatches=8"], ["pipeline.microbatches=16"]])
+    assert found[1].labels == {
+        "schedule": "1f1b", "model": "tiny", "network": "injected", "latency_ratio": 1.0, "bandwidth_ratio": 0.25,
+        "pace": 2.0, "pipeline.microbatches": 16,
+    }  # fmt: skip
+    absolute = make_points([change(config, network={"kind": "injected", "latency_ms": 3.0})], [[]])
+    assert absolute[0].labels["latency_ratio"] is None
+
+
+def test_what_is_in_an_override_does_not_reach_a_path(config: dict[str, Any], change: Callable[..., Any]) -> None:
+    configs = [change(config, run__data=path) for path in ("/a/../b,c", "{x: 1}")]
+    names = [p.name for p in make_points(configs, [["run.data='/a/../b,c'"], ["run.data={x: 1}"]])]
+    assert names == ["data-a-..-b-c", "data-x-1"]
+    assert all("/" not in name for name in names)
+
+
+def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], change: Callable[..., Any]) -> None:
+    configs = [change(config, run__data=path) for path in ("a/b", "a,b", "a,b")]
+    found = make_points(configs, [["run.data=a/b"], ["run.data='a,b'"], ["run.data='a,b'"]])
+    assert len(found) == 2
+    assert found[0].name == "data-a-b"
+    assert found[1].name.startswith("data-a-b_")
+
+
+@pytest.mark.parametrize(
+    ("change_by", "words"),
+    [
+        ({"pipeline__sites": 3}, "pipeline.sites = 3: 4 stages cannot be split evenly among 3 sites"),
+        ({"pipeline__stages": "four"}, "pipeline.stages = 'four': expected `int`, got `str`"),
+        ({"cluster__executor": "pbs"}, "cluster.executor = 'pbs': invalid enum value 'pbs'"),
+        ({"run__pace": 0.0}, "run.pace = 0.0: is not a finite number > 0; use more than 0, or null"),
+        ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; remove it or correct its spelling"),
+        ({"until": "reprot"}, "until = 'reprot'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(
+    config: dict[str, Any], change: Callable[..., Any], change_by: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_points([change(config, **change_by)], [[]])
+    assert words in str(caught.value)
