@@ -23,8 +23,8 @@ class BlockMemory(NamedTuple):
     after_forward: int
     after_input_grad: int
     workspace: int
-    output: int  # the message that F sends
-    input_gradient: int  # the message that D sends; 0 where D returns nothing
+    forward_message: int  # 0 where F returns the loss
+    backward_message: int  # 0 where D returns nothing
 
     @property
     def input_grad_take(self) -> int:
@@ -51,7 +51,8 @@ def block_memory(
 
     def forward() -> int:
         x, target = make_input()
-        return stage.forward(0, x, target).nbytes
+        output = stage.forward(0, x, target)
+        return output.nbytes if target is None else 0
 
     def backward(step: Callable[[int, Tensor | None], Tensor | None]) -> int:
         gradient = step(0, make_gradient())
@@ -68,9 +69,9 @@ def block_memory(
         return held
 
     with tracker:
-        output = forward()
+        forward_message = forward()
         after_forward = after(0)
-        input_gradient = backward(stage.input_grad)
+        backward_message = backward(stage.input_grad)
         after_input_grad = after(after_forward)
         stage.weight_grad(0)
         left = after(after_input_grad)
@@ -85,4 +86,4 @@ def block_memory(
             "bytes are still held when a microbatch is done",
             "let the module keep no reference to activations",
         )
-    return BlockMemory(after_forward, after_input_grad, workspace, output, input_gradient)
+    return BlockMemory(after_forward, after_input_grad, workspace, forward_message, backward_message)

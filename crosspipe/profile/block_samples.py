@@ -1,6 +1,6 @@
 """Duration samples of one stage's blocks, and of what follows the pipeline, on CPU or GPU.
 
-Rounds of F, D, W, F, B on fresh microbatches, after a warm-up; the first rounds do not count. CPU: the monotonic clock
+Rounds of F, D, W, F, B on fresh microbatches; the first ones warm up and do not count. CPU: the monotonic clock
 around the call. CUDA: events on the current stream, so that the time is the device's.
 """
 
@@ -18,7 +18,7 @@ from crosspipe.model.decoder import DecoderStage
 from crosspipe.model.optimizer import build_optimizer, clip_gradients, square_of_gradients
 from crosspipe.model.split_backward import SplitBackward
 from crosspipe.problem import Spread
-from crosspipe.profile.spread import FEWEST, spread
+from crosspipe.profile.spread import spread
 
 WARM_UP_ROUNDS = 3
 MOST_OPTIMIZER_STEPS = 20
@@ -49,12 +49,12 @@ class StageData:
         return None if self._gradient is None else self._gradient.clone()
 
 
-def time_blocks(stage: SplitBackward, data: StageData, repetitions: int, budget_s: float) -> Samples:
-    """F, D, W and B, each `repetitions` times or until `budget_s` is used, but at least 6 times."""
+def time_blocks(stage: SplitBackward, data: StageData, repetitions: int, fewest: int, budget_s: float) -> Samples:
+    """F, D, W and B, each `repetitions` times or until `budget_s` is used, but at least `fewest` times."""
     samples: Samples = {"F": [], "D": [], "W": [], "B": []}
     end = time.monotonic() + budget_s
     for number in range(WARM_UP_ROUNDS + repetitions):
-        if number >= WARM_UP_ROUNDS + FEWEST and time.monotonic() > end:
+        if number >= WARM_UP_ROUNDS + fewest and time.monotonic() > end:
             break
         for kinds in (("F", "D", "W"), ("F", "B")):
             (x, target), gradient = data.received(), data.gradient()
@@ -99,6 +99,11 @@ def time_call(call: Callable[[], object], device: torch.device) -> float:
     end.record()
     end.synchronize()
     return start.elapsed_time(end) * 1e6
+
+
+def joined(passes: Sequence[Samples]) -> Samples:
+    """The samples of several passes as one."""
+    return {name: [value for one in passes for value in one[name]] for name in passes[0]}
 
 
 def believed(place: str, samples: Samples) -> dict[str, Spread]:

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +25,10 @@ from crosspipe.model.memory import memory_tracker
 from crosspipe.model.split_backward import SplitBackward
 from crosspipe.problem import BlockCost, BlockCosts, Spread
 from crosspipe.profile.block_memory import BlockMemory, block_memory
-from crosspipe.profile.block_samples import StageData, believed, time_after_pipeline, time_blocks
+from crosspipe.profile.block_samples import Samples, StageData, believed, joined, time_after_pipeline, time_blocks
 from crosspipe.profile.spread import FEWEST
 
+PASSES_ON_CPU = 3
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what comes next)."""
 
@@ -38,7 +40,8 @@ def profile_blocks(
     traversal: str = "ud",
     device: str | torch.device = "cpu",
     repetitions: int = 40,
-    budget_s: float = 8.0,
+    budget_s: float = 6.0,
+    passes: int | None = None,
     seed: int = 0,
     threads: int = 1,
     progress: Progress | None = None,
@@ -46,49 +49,55 @@ def profile_blocks(
     """The model's BlockCosts on this machine, `origin` "measured".
 
     `split` is the decoder layers per (stage, chunk) along `traversal`. Each (stage, chunk) is timed `repetitions`
-    times, or until its share of `budget_s` is used (at least 6 times, else there is no interval). `threads` are torch's
-    on the CPU, as the run will have them. Raises FieldError naming stage and block for samples that are no durations,
-    and for a module that holds memory when a microbatch is done.
+    times, or until its share of `budget_s` is used (at least 6 times, else there is no interval). The stages are gone
+    through in `passes`, one stage in memory at a time, so that a machine that slows down meanwhile does so for all
+    (None: 3 on the CPU, 1 on a GPU of one's own). `threads` are torch's on the CPU, as the run will have them. Raises
+    FieldError naming stage and block for samples that are no durations, and for a module that holds memory when a
+    microbatch is done.
     """
     device = torch.device(device)
     check_split(config, split, traversal)
-    _check_options(device, repetitions, budget_s, threads)
-    places = [(stage, chunk) for stage in range(len(split)) for chunk in range(len(split[0]))]
-    begun: list[str] = []
-
-    def report(what: str) -> None:
-        if progress is not None:
-            progress(len(begun), len(places), what)
-        begun.append(what)
-
+    passes = (1 if device.type == "cuda" else PASSES_ON_CPU) if passes is None else passes
+    _check_options(device, repetitions, budget_s, passes, threads)
+    stages, chunks = len(split), len(split[0])
+    total = passes * stages * chunks
+    seen: list[list[_StagePass]] = [[] for _ in split]
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        profiled = [
-            _profile_stage(
-                stage,
-                [
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            for done, (number, stage) in enumerate((p, s) for p in range(passes) for s in range(stages)):
+                if progress is not None:
+                    progress(done * chunks, total, f"stage {stage}, pass {number + 1} of {passes}")
+                modules = [
                     build_stage(config, split, stage, chunk, traversal=traversal, seed=seed, device=device)
-                    for chunk in range(len(split[0]))
-                ],
-                repetitions=repetitions,
-                budget_s=budget_s / len(places),
-                seed=seed,
-                report=report,
-            )
-            for stage in range(len(split))
-        ]
+                    for chunk in range(chunks)
+                ]
+                seen[stage].append(
+                    _profile_stage(
+                        stage, modules, -(-repetitions // passes), -(-FEWEST // passes), budget_s / total, seed
+                    )
+                )
     finally:
         torch.set_num_threads(threads_before)
-    report("done")
-    spreads = {name: value for stage in profiled for name, value in stage.spreads.items()}
+    if progress is not None:
+        progress(total, total, "done")
+
+    spreads: dict[str, Spread] = {}
+    for stage, found in enumerate(seen):
+        for chunk in range(chunks):
+            spreads |= believed(f"s{stage}.c{chunk}", joined([one.blocks[chunk] for one in found]))
+        spreads |= believed(f"s{stage}", joined([one.after for one in found]))
     return BlockCosts(
         traversal=traversal,
-        blocks=tuple(stage.costs for stage in profiled),
-        gradient_norm_ns=tuple(round(spreads[f"s{s}.gradient_norm"].median) for s in range(len(split))),
-        optimizer_step_ns=tuple(round(spreads[f"s{s}.optimizer_step"].median) for s in range(len(split))),
-        parameter_bytes=tuple(stage.parameter_bytes for stage in profiled),
-        workspace_bytes=tuple(stage.workspace_bytes for stage in profiled),
+        blocks=tuple(
+            tuple(_cost(f"s{stage}.c{chunk}", spreads, found[-1].memory[chunk]) for chunk in range(chunks))
+            for stage, found in enumerate(seen)
+        ),
+        gradient_norm_ns=tuple(round(spreads[f"s{stage}.gradient_norm"].median) for stage in range(stages)),
+        optimizer_step_ns=tuple(round(spreads[f"s{stage}.optimizer_step"].median) for stage in range(stages)),
+        parameter_bytes=tuple(found[-1].parameter_bytes for found in seen),
+        workspace_bytes=tuple(tuple(memory.workspace for memory in found[-1].memory) for found in seen),
         layers=split,
         origin="measured",
         spreads=spreads,
@@ -96,41 +105,30 @@ def profile_blocks(
     )
 
 
-class _Stage(NamedTuple):
-    """What is measured on one stage."""
+class _StagePass(NamedTuple):
+    """What one pass measures on one stage; `blocks` and `memory` per chunk."""
 
-    costs: tuple[BlockCost, ...]
-    spreads: dict[str, Spread]
+    blocks: list[Samples]
+    memory: list[BlockMemory]
+    after: Samples
     parameter_bytes: int
-    workspace_bytes: tuple[int, ...]
 
 
 def _profile_stage(
-    stage: int,
-    modules: Sequence[DecoderStage],
-    *,
-    repetitions: int,
-    budget_s: float,
-    seed: int,
-    report: Callable[[str], None],
-) -> _Stage:
-    costs, spreads, workspace = [], {}, []
+    stage: int, modules: Sequence[DecoderStage], repetitions: int, fewest: int, budget_s: float, seed: int
+) -> _StagePass:
+    blocks, memory = [], []
     for chunk, module in enumerate(modules):
-        report(f"stage {stage}, chunk {chunk}")
-        place = f"s{stage}.c{chunk}"
         wrapped, data = SplitBackward(module), StageData(module, seed)
-        found = believed(place, time_blocks(wrapped, data, repetitions, budget_s))
-        memory = block_memory(place, wrapped, memory_tracker(data.device), data.received, data.gradient)
-        costs.append(_cost([round(found[f"{place}.{kind}"].median) for kind in "FDWB"], memory, module))
-        workspace.append(memory.workspace)
-        spreads |= found
+        blocks.append(time_blocks(wrapped, data, repetitions, fewest, budget_s))
+        tracker = memory_tracker(data.device)
+        memory.append(block_memory(f"s{stage}.c{chunk}", wrapped, tracker, data.received, data.gradient))
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    spreads |= believed(f"s{stage}", time_after_pipeline(parameters, repetitions))
-    return _Stage(tuple(costs), spreads, sum(p.nbytes for p in parameters), tuple(workspace))
+    return _StagePass(blocks, memory, time_after_pipeline(parameters, repetitions), sum(p.nbytes for p in parameters))
 
 
-def _cost(durations_ns: list[int], memory: BlockMemory, module: DecoderStage) -> BlockCost:
-    forward, input_grad, weight_grad, fused = durations_ns
+def _cost(place: str, spreads: dict[str, Spread], memory: BlockMemory) -> BlockCost:
+    forward, input_grad, weight_grad, fused = (round(spreads[f"{place}.{kind}"].median) for kind in "FDWB")
     return BlockCost(
         forward_ns=forward,
         input_grad_ns=input_grad,
@@ -140,12 +138,12 @@ def _cost(durations_ns: list[int], memory: BlockMemory, module: DecoderStage) ->
         input_grad_take_bytes=memory.input_grad_take,
         input_grad_release_bytes=memory.input_grad_release,
         weight_grad_release_bytes=memory.after_input_grad,
-        forward_message_bytes=0 if module.last else memory.output,
-        backward_message_bytes=memory.input_gradient,
+        forward_message_bytes=memory.forward_message,
+        backward_message_bytes=memory.backward_message,
     )
 
 
-def _check_options(device: torch.device, repetitions: int, budget_s: float, threads: int) -> None:
+def _check_options(device: torch.device, repetitions: int, budget_s: float, passes: int, threads: int) -> None:
     if device.type not in ("cpu", "cuda"):
         raise FieldError("device", str(device), "cannot be timed", "use cpu or cuda, or the analytic costs")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -156,8 +154,9 @@ def _check_options(device: torch.device, repetitions: int, budget_s: float, thre
         )
     if not budget_s > 0:
         raise FieldError("budget_s", budget_s, "leaves no time", "use a number of seconds > 0")
-    if threads < 1:
-        raise FieldError("threads", threads, "no thread, no time", "use 1 or more")
+    for name, value in (("passes", passes), ("threads", threads)):
+        if value < 1:
+            raise FieldError(name, value, "nothing would be timed", "use 1 or more")
 
 
 def _environment(device: torch.device, threads: int) -> dict[str, str]:
@@ -229,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", help="cpu or cuda[:N] (default cpu)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads on the CPU (default 1)")
     parser.add_argument("--repetitions", type=int, default=40, help="samples per block (default 40)")
-    parser.add_argument("--budget-s", type=float, default=8.0, help="seconds for all stages together (default 8)")
+    parser.add_argument("--budget-s", type=float, default=6.0, help="seconds for all stages together (default 6)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="directory for blocks.json")
     return parser
@@ -254,14 +253,17 @@ def _read_layers(text: str) -> list[list[int]]:
 
 
 def _print_table(costs: BlockCosts) -> None:
-    print("block         F ms            D ms            W ms            B ms       kept MiB  after D  sent KiB")
+    times = "".join(f"{f'{kind} in ms [95 %]':>24}" for kind in "FDWB")
+    print(f"{'block':<7}{times}{'kept MiB':>10}{'after D':>9}{'sent KiB':>10}")
     for stage, row in enumerate(costs.blocks):
         for chunk, cost in enumerate(row):
             name = f"s{stage}.c{chunk}"
-            times = [costs.spreads[f"{name}.{kind}"] for kind in "FDWB"]
-            cells = [f"{t.median / 1e6:6.2f} [{t.low / 1e6:.2f}, {t.high / 1e6:.2f}]" for t in times]
-            memory = (cost.forward_keep_bytes / 2**20, cost.weight_grad_release_bytes / 2**20)
-            print(name, *cells, f"{memory[0]:9.2f} {memory[1]:8.2f} {cost.forward_message_bytes / 1024:8.0f}")
+            times = ""
+            for kind in "FDWB":
+                found = costs.spreads[f"{name}.{kind}"]
+                times += f"{f'{found.median / 1e6:.2f} [{found.low / 1e6:.2f}, {found.high / 1e6:.2f}]':>24}"
+            kept, later = cost.forward_keep_bytes / 2**20, cost.weight_grad_release_bytes / 2**20
+            print(f"{name:<7}{times}{kept:>10.2f}{later:>9.2f}{cost.forward_message_bytes / 1024:>10.0f}")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def allocated(call) -> int:
 def test_memory_agrees_with_torch_profiler_to_the_byte(stage: int) -> None:
     module = build_stage(TINY, ((2,), (2,)), stage)
     wrapped, data = SplitBackward(module), StageData(module, 0)
-    time_blocks(wrapped, data, 6, 1)  # gradients exist
+    time_blocks(wrapped, data, 1, 1, 1)  # gradients exist
     memory = block_memory("s", wrapped, StorageTracker(), data.received, data.gradient)
     # the loss or output is dropped, as the call's result is
     assert allocated(lambda: wrapped.forward(0, *data.received())) == memory.after_forward
@@ -84,7 +84,10 @@ def test_times_are_medians_within_their_intervals(costs: BlockCosts) -> None:
     after = [f"s{stage}.{what}" for stage in range(3) for what in ("gradient_norm", "optimizer_step")]
     assert sorted(costs.spreads) == sorted(places + after)
     assert all(0 < s.low <= s.median <= s.high for s in costs.spreads.values())
-    assert {costs.spreads[place].samples for place in places} == {8, 16}  # F runs before D and before B
+    assert {costs.spreads[place].samples for place in places} == {
+        9,
+        18,
+    }  # 3 of 8 in each of 3 passes; F runs before D and before B
     cost = costs.blocks[1][0]
     assert cost.forward_ns == round(costs.spreads["s1.c0.F"].median)
     assert cost.backward_ns == round(costs.spreads["s1.c0.B"].median)
@@ -99,13 +102,14 @@ def test_every_chunk_of_a_wave_reports_and_torch_keeps_its_threads() -> None:
         traversal="wave",
         repetitions=6,
         budget_s=0.01,
+        passes=2,
         threads=before + 1,
         progress=lambda *args: seen.append(args),
     )
     assert torch.get_num_threads() == before
     assert costs.environment["threads"] == str(before + 1)
-    assert [(done, total) for done, total, _ in seen] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
-    assert seen[1][2] == "stage 0, chunk 1"
+    assert [(done, total) for done, total, _ in seen] == [(0, 8), (2, 8), (4, 8), (6, 8), (8, 8)]
+    assert seen[2][2] == "stage 0, pass 2 of 2"
     # first and last position of a wave are both on stage 0
     assert [[c.forward_message_bytes for c in row] for row in costs.blocks] == [[ACTIVATION, 0], [ACTIVATION] * 2]
     assert [[c.backward_message_bytes for c in row] for row in costs.blocks] == [[0, ACTIVATION], [ACTIVATION] * 2]
@@ -175,6 +179,7 @@ def test_time_call_is_the_wall_clock() -> None:
         ({"repetitions": 3}, "use 6 or more"),
         ({"budget_s": 0.0}, "budget_s = 0.0"),
         ({"threads": 0}, "threads = 0"),
+        ({"passes": 0}, "passes = 0"),
         ({"device": "meta"}, "use cpu or cuda"),
     ],
 )
@@ -191,7 +196,7 @@ def test_command_writes_the_artifact(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert costs.layers == ((3,), (1,))
     printed = capsys.readouterr()
     assert "s1.c0" in printed.out
-    assert "[1/2] stage 1, chunk 0" in printed.err
+    assert "[1/6] stage 1, pass 1 of 3" in printed.err
 
 
 @pytest.mark.parametrize(
