@@ -31,7 +31,7 @@ def point_findings(artifacts: PointArtifacts, row: dict[str, Any]) -> list[Findi
 
 
 def _met(artifacts: PointArtifacts, row: dict[str, Any]) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     problem, schedule, run = artifacts.problem, artifacts.schedule, artifacts.run
     if run is None:
         return found

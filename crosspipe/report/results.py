@@ -18,7 +18,7 @@ from crosspipe.problem import Finding
 from crosspipe.report.artifacts import ArtifactReader, PointArtifacts, load_campaign
 from crosspipe.report.columns import ITERATION_COLUMNS, POINT_COLUMNS, Column
 from crosspipe.report.findings import point_findings
-from crosspipe.report.rows import iteration_rows, percent_of, point_row, varying_labels
+from crosspipe.report.rows import groups, iteration_rows, percent_of, point_row, varying_labels
 from crosspipe.store.campaign_file import CampaignFile
 from crosspipe.store.store import Store
 
@@ -96,10 +96,7 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Iterable[Column]) -> pl.Data
 def _compare(rows: list[dict[str, Any]]) -> None:
     """Puts each point beside the best static schedule of its setting and delay: the fastest measured where the point
     was measured, else the one with the shortest predicted makespan."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["setting"], row["delay"]), []).append(row)
-    for group in groups.values():
+    for group in groups(rows):
         statics = [row for row in group if row["schedule"].partition(" ")[0] in STATIC_SCHEDULES]
         for row in group:
             by = "measured_iteration_ms" if row.get("measured_iteration_ms") else "predicted_makespan_ms"

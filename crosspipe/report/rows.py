@@ -173,6 +173,14 @@ def iteration_rows(artifacts: PointArtifacts) -> Iterator[dict[str, Any]]:
         }
 
 
+def groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """`rows` by setting and delay."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["setting"], row["delay"]), []).append(row)
+    return list(found.values())
+
+
 def percent_of(value: float, reference: float) -> float | None:
     """How far `value` is from `reference`, in percent of it; None where that is zero."""
     return (value / reference - 1) * 100 if reference else None

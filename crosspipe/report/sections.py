@@ -12,9 +12,10 @@ from crosspipe.report.figures import Picture
 from crosspipe.report.findings import ERROR_LIMIT_PERCENT
 from crosspipe.report.markup import Content, tag
 from crosspipe.report.results import STATIC_SCHEDULES, Results
+from crosspipe.report.rows import groups
 from crosspipe.report.statistics import median
 from crosspipe.report.svg import embedded
-from crosspipe.report.tables import against_static
+from crosspipe.report.tables import against_static, fastest
 from crosspipe.report.wording import gap, interval, joined
 
 HEADLINES = 12  # more settings and delays than this, and the summary points to the table
@@ -38,10 +39,7 @@ def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
     counts = Counter(r["status"] for r in rows)
     states = joined([f"{n} {status}" for status, n in counts.items()])
     parts: list[Content] = [tag("p", f"{len(rows)} points: {states}.")]
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["setting"], row["delay"]), []).append(row)
-    headlines = [tag("li", text) for group in groups.values() if (text := _headline(group))]
+    headlines = [tag("li", text) for group in groups(rows) if (text := _headline(group))]
     if len(headlines) <= HEADLINES:
         parts.append(tag("ul", *headlines) if headlines else None)
     else:
@@ -56,7 +54,11 @@ def what_is_measured(rows: Sequence[dict[str, Any]]) -> str:
     """What the times mean, by their origin, in words."""
     origins = _origins(rows)
     return " ".join(
-        [prose.SIMULATED, *(prose.ORIGINS[o] for o in origins)] + ([] if origins else [prose.NOTHING_MEASURED])
+        [
+            prose.SIMULATED,
+            *(prose.ORIGINS.get(o, f"“{o}” is an origin this version has no words for.") for o in origins),
+        ]
+        + ([] if origins else [prose.NOTHING_MEASURED])
     )
 
 
@@ -79,15 +81,14 @@ def figures(drawn: Sequence[Picture]) -> Content:
 
 def _headline(group: Sequence[dict[str, Any]]) -> str | None:
     """The fastest of one setting and delay, in a sentence; None where nothing is timed."""
-    measured = any(r["measured_iteration_ms"] is not None for r in group)
-    column = "measured_iteration_ms" if measured else "predicted_makespan_ms"
-    timed = [r for r in group if r[column] is not None]
-    if not timed:
+    found = fastest(group)
+    if found is None:
         return None
-    best = min(timed, key=lambda r: r[column])
+    best, column, count = found
+    measured = column == "measured_iteration_ms"
     ends = (best["measured_iteration_low_ms"], best["measured_iteration_high_ms"]) if measured else (None, None)
     place = ", ".join(filter(None, (best["setting"], f"delay {best['delay']}")))
-    text = f"{place}: {best['schedule']} is the fastest of {len(timed)}, {interval(best[column], *ends)} ms "
+    text = f"{place}: {best['schedule']} is the fastest of {count}, {interval(best[column], *ends)} ms "
     text += "measured" if measured else "simulated makespan"
     if best["best_static"] == best["schedule"]:
         text += "; it is static"

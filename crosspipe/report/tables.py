@@ -5,12 +5,14 @@ Made once from the tidy results and shown three ways: in the terminal (rich), as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from crosspipe.report import markup
+from crosspipe.report.rows import groups
 from crosspipe.report.wording import MISSING, gap, interval, number, percent
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
     notes = any(r["status"] not in ("done", "cached") for r in rows)
     head = ["schedule", *(["setting"] if settings else []), "delay", "predicted", "measured [95 %]", "error"]
     head += ["against best static", "gap to bound", "peak MiB", *(["note"] if notes else [])]
+    winners = [best[0]["point"] for group in groups(rows) if (best := fastest(group)) and best[2] > 1]
     lines = []
     for r in rows:
         group = (r["setting"], r["delay"])
@@ -96,7 +99,7 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
         ]
         finished = r["status"] in ("done", "cached")
         cells += [r["reason"]] if notes else []
-        lines.append(Row(tuple(cells), group, _fastest(r, rows), finished))
+        lines.append(Row(tuple(cells), group, r["point"] in winners, finished))
     delays = "delay = (T_lat, T_bw)/T_F" if any(r["delay"].startswith("(") for r in rows) else "delay across sites"
     return SummaryTable(f"{kind.capitalize()} time in ms; {delays}", tuple(head), tuple(lines))
 
@@ -127,13 +130,16 @@ def against_static(row: dict[str, Any]) -> str:
     return percent(row["predicted_vs_best_static_percent"] if measured is None else measured)
 
 
-def _fastest(row: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
-    rivals = [r for r in rows if (r["setting"], r["delay"]) == (row["setting"], row["delay"])]
+def fastest(group: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str, int] | None:
+    """The fastest row of one setting and delay, the column that decided and of how many; None where nothing is timed.
+
+    Measured iterations decide where there are any, else simulated makespans.
+    """
     for column in ("measured_iteration_ms", "predicted_makespan_ms"):
-        times = [r[column] for r in rivals if r[column] is not None]
-        if times:
-            return len(times) > 1 and row[column] == min(times)
-    return False
+        timed = [row for row in group if row[column] is not None]
+        if timed:
+            return min(timed, key=lambda row: row[column]), column, len(timed)
+    return None
 
 
 def _first(*values: float | None) -> float | None:
