@@ -52,14 +52,8 @@ def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
 
 def what_is_measured(rows: Sequence[dict[str, Any]]) -> str:
     """What the times mean, by their origin, in words."""
-    origins = _origins(rows)
-    return " ".join(
-        [
-            prose.SIMULATED,
-            *(prose.ORIGINS.get(o, f"“{o}” is an origin this version has no words for.") for o in origins),
-        ]
-        + ([] if origins else [prose.NOTHING_MEASURED])
-    )
+    words = [prose.ORIGINS.get(o, f"“{o}”: this version has no words for it.") for o in _origins(rows)]
+    return " ".join([prose.SIMULATED, *(words or [prose.NOTHING_MEASURED])])
 
 
 def reading_the_table(rows: Sequence[dict[str, Any]]) -> Content:
