@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from crosspipe.errors import Infeasible
+from crosspipe.errors import CrosspipeError, Infeasible
 from crosspipe.problem import Problem
-from crosspipe.schedule import Block, Certificate, Message, Provenance, Schedule, Timeline, simulate
+from crosspipe.schedule import Block, Certificate, Message, Provenance, Schedule, Timeline, check, simulate
 from crosspipe.solver.bounds import Bound
 
 LIBRARIES = ("crosspipe", "numpy", "numba", "ortools")
@@ -68,6 +68,8 @@ def certified(
     schedule = schedule_of(problem, name, found)
     timeline = simulate(problem, schedule)
     require_memory(problem, name, timeline)
+    if violations := check(problem, schedule):
+        raise CrosspipeError(f"{name} made an invalid schedule, please report it: {violations[0].message}")
     makespan = timeline.makespan_ns
     believable, notes = [], list(found.notes)
     for bound in (*bounds, *found.proofs):

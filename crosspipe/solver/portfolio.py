@@ -8,36 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from crosspipe.errors import UsageError
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule
-from crosspipe.solver import static
+from crosspipe.solver import exact
 from crosspipe.solver.bounds import lower_bound
 from crosspipe.solver.certify import Found, certified
-
-
-class Progress(NamedTuple):
-    """How far a search is: best makespan and proven bound in ns, gap as in Certificate, elapsed seconds."""
-
-    makespan_ns: int
-    lower_bound_ns: int
-    gap: float
-    elapsed_s: float
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a method may use: seconds until `deadline_s` (time.monotonic), workers, seed, pieces, hints, a listener."""
-
-    deadline_s: float
-    workers: int
-    seed: int
-    pieces: int
-    hints: tuple[Schedule, ...] = ()
-    progress: Callable[[Progress], None] | None = None
+from crosspipe.solver.request import Progress, Request
+from crosspipe.solver.static import FIXED_ORDERS
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +39,23 @@ def _greedy(problem: Problem, request: Request) -> Found:
     return cross_ud_sub(problem, request.pieces)
 
 
-def _fixed(orders: Callable[[Problem], static.Orders]) -> Callable[[Problem, Request], Found]:
-    return lambda problem, request: Found(orders=orders(problem))
+def _static(name: str, doc: str) -> Entry:
+    traversal, orders = FIXED_ORDERS[name]
+    return Entry(traversal=traversal, doc=doc, family="static", method=lambda p, _: Found(orders=orders(p)))
+
+
+def _exact(traversal: str) -> Entry:
+    return Entry(traversal=traversal, doc="searched and proven with CP-SAT", family="exact", method=exact.search)
 
 
 SCHEDULES: dict[str, Entry] = {
-    "gpipe": Entry(traversal="ud", family="static", doc="all F, then all B", method=_fixed(static.gpipe)),
-    "1f1b": Entry(traversal="ud", family="static", doc="one F, one fused B", method=_fixed(static.one_f_one_b)),
-    "zbh1": Entry(
-        traversal="ud", family="static", doc="1F1B with split backward, memory of 1F1B", method=_fixed(static.zbh1)
-    ),
-    "interleaved_1f1b": Entry(
-        traversal="loop", family="static", doc="1F1B over chunks, fused B", method=_fixed(static.interleaved_1f1b)
-    ),
+    "gpipe": _static("gpipe", "all F, then all fused B"),
+    "1f1b": _static("1f1b", "one F, one fused B"),
+    "zbh1": _static("zbh1", "1F1B with split backward, at the memory of 1F1B"),
+    "interleaved_1f1b": _static("interleaved_1f1b", "1F1B over several chunks, fused B"),
+    "cross_ud": _exact("ud"),
+    "cross_wave": _exact("wave"),
+    "cross_loop": _exact("loop"),
     "cross_ud_sub": Entry(traversal="ud", family="greedy", doc="greedy of the CrossPipe paper", method=_greedy),
 }
 
@@ -118,6 +103,7 @@ def solve(
         one.check_fits(problem)
     problem.check_memory_floor()
     request = Request(
+        started_s=started,
         deadline_s=started + time_limit_s,
         workers=workers or usable_cpus(),
         seed=seed,

@@ -7,7 +7,7 @@ al. 2021; ZB-H1: Qi et al., ICLR'24). Families that are generated from the block
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
@@ -86,3 +86,11 @@ def interleaved_1f1b(problem: Problem) -> Orders:
             order += [next(forwards), next(backwards)]
         orders.append((*order, *backwards))
     return tuple(orders)
+
+
+FIXED_ORDERS: dict[str, tuple[str, Callable[[Problem], Orders]]] = {
+    "gpipe": ("ud", gpipe),
+    "1f1b": ("ud", one_f_one_b),
+    "zbh1": ("ud", zbh1),
+    "interleaved_1f1b": ("loop", interleaved_1f1b),
+}  # name -> traversal, orders

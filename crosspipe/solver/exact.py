@@ -1,0 +1,154 @@
+"""`cross_ud`, `cross_wave`, `cross_loop`: the best schedule that candidates and CP-SAT find in the time.
+
+Each step starts from the best so far and can only improve on it; reaching the lower bound ends the search. A solver
+that is missing, fails or lies costs its share of the time and nothing else, and the certificate says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from crosspipe.errors import Infeasible
+from crosspipe.problem import Problem
+from crosspipe.schedule import check, simulate
+from crosspipe.solver.bounds import Bound, lower_bound
+from crosspipe.solver.certify import Found, schedule_of
+from crosspipe.solver.pool import Candidate, candidates, judged
+from crosspipe.solver.request import Request
+
+if TYPE_CHECKING:
+    from crosspipe.solver.cpsat import Claim
+
+LEAST_S = 0.05  # less is not worth starting a search for
+SOLVER_FAILURES = (ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError)
+
+
+class Standing(msgspec.Struct):
+    """Where the search stands: candidates best first, proven bounds, and sentences for the certificate."""
+
+    pool: list[Candidate]
+    bounds: list[Bound]
+    notes: list[str] = []
+
+    @property
+    def best(self) -> Candidate:
+        return self.pool[0]
+
+    @property
+    def bound_ns(self) -> int:
+        return max(bound.value_ns for bound in self.bounds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing better can exist."""
+        return self.best.makespan_ns <= self.bound_ns
+
+    def add(self, candidate: Candidate) -> None:
+        self.pool = sorted([*self.pool, candidate], key=lambda c: c.makespan_ns)
+
+
+def search(problem: Problem, request: Request) -> Found:
+    """The best schedule found until `request.deadline_s`, with proofs and notes. Raises Infeasible if nothing fits."""
+    standing = Standing(candidates(problem, request.hints, request.pieces), [lower_bound(problem)])
+    request.tell(standing.best.makespan_ns, standing.bound_ns)
+    try:
+        if not standing.settled:
+            _cp_sat(problem, standing, request)
+    except KeyboardInterrupt:
+        standing.notes.append("interrupted: the best schedule so far")
+    best = standing.best
+    return msgspec.structs.replace(
+        best.found,
+        proofs=tuple(standing.bounds),
+        notes=tuple(standing.notes),
+        parameters={**best.found.parameters, "found_by": best.name},
+        ideal_makespan_ns=None,
+    )
+
+
+def _cp_sat(problem: Problem, standing: Standing, request: Request) -> None:
+    """Lets CP-SAT improve on the best candidate that has a normal form; believes nothing it says unchecked."""
+    if request.remaining_s < LEAST_S:
+        standing.notes.append("no time was left for CP-SAT")
+        return
+    try:
+        from crosspipe.solver.cpsat import improve
+    except ImportError as error:
+        standing.notes.append(f"CP-SAT is missing ({error}): the best schedule found without it")
+        return
+    before = standing.best
+
+    def listen(makespan_ns: int, bound_ns: int) -> None:
+        request.tell(min(makespan_ns, before.makespan_ns), max(bound_ns, standing.bound_ns))
+
+    try:
+        claims = (
+            improve(
+                problem,
+                start.schedule,
+                time_limit_s=request.remaining_s,
+                workers=request.workers,
+                seed=request.seed,
+                listen=listen,
+            )
+            for start in standing.pool
+        )
+        claim = next(c for c in claims if c is not None)  # one microbatch at a time has a normal form
+    except SOLVER_FAILURES as error:
+        standing.notes.append(f"CP-SAT failed ({type(error).__name__}: {error}): the best schedule found without it")
+        return
+    _weigh(problem, standing, claim)
+
+
+def _weigh(problem: Problem, standing: Standing, claim: Claim) -> None:
+    """Takes from a claim what stands up to our own check, and says what does not."""
+    before = standing.best
+    if claim.orders is None:
+        standing.notes.append(f"CP-SAT ended with {claim.status}: the schedule it started from ({before.name})")
+    else:
+        found = Found(orders=claim.orders, messages=claim.messages)
+        try:
+            candidate = judged(problem, "cp_sat", plainest(problem, found))
+        except Infeasible as error:
+            standing.notes.append(f"the answer of CP-SAT was dropped, it is not valid: {error}")
+            return
+        standing.add(candidate)
+        if claim.makespan_ns is not None and candidate.makespan_ns > claim.makespan_ns + claim.error_ns:
+            standing.notes.append(
+                f"CP-SAT claims {claim.makespan_ns} ns, re-timed the schedule takes {candidate.makespan_ns} ns"
+            )
+    if claim.bound_ns > standing.best.makespan_ns:
+        standing.notes.append(
+            f"dropped: CP-SAT claims a bound of {claim.bound_ns} ns, above the re-timed "
+            f"{standing.best.makespan_ns} ns of {standing.best.name}"
+        )
+        return
+    standing.bounds.append(_bound(problem, claim))
+
+
+def _bound(problem: Problem, claim: Claim) -> Bound:
+    words = f"CP-SAT proved that no schedule takes less than {claim.bound_ns / 1e6:.6g} ms"
+    if claim.error_ns:
+        words += f" (durations rounded down to {claim.tick_ns} ns, which costs at most {claim.error_ns} ns)"
+    return Bound(value_ns=claim.bound_ns, proven_by="CP-SAT", explanation=words, assumptions=_assumptions(problem))
+
+
+def _assumptions(problem: Problem) -> tuple[str, ...]:
+    """What CP-SAT's model leaves out of the schedules that could be written down."""
+    pieces = problem.weight_grad_pieces
+    return (f"W runs whole or in {pieces} pieces",) if pieces > 2 else ()
+
+
+def plainest(problem: Problem, found: Found) -> Found:
+    """The same without listed message orders that do not help, or that different ranks cannot arrange."""
+    makespan = simulate(problem, schedule_of(problem, "", found)).makespan_ns
+    for wire in found.messages:
+        fewer = msgspec.structs.replace(found, messages={w: o for w, o in found.messages.items() if w != wire})
+        without = simulate(problem, schedule_of(problem, "", fewer)).makespan_ns
+        if without <= makespan:
+            found, makespan = fewer, without
+    if any(v.kind == "message_order" for v in check(problem, schedule_of(problem, "", found))):
+        return msgspec.structs.replace(found, messages={})
+    return found

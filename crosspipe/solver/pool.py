@@ -1,0 +1,79 @@
+"""Candidates: valid schedules of a Problem from every cheap method, best first. Searches start from them.
+
+A method that does not allow the counts, or does not fit the memory, simply contributes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from crosspipe.errors import FieldError, Infeasible
+from crosspipe.problem import Problem
+from crosspipe.schedule import Block, Schedule, check, simulate
+from crosspipe.solver.certify import Found, require_memory, schedule_of
+from crosspipe.solver.static import FIXED_ORDERS, Orders
+
+
+class Candidate(NamedTuple):
+    """A valid schedule and who made it."""
+
+    name: str
+    found: Found
+    schedule: Schedule
+    makespan_ns: int
+
+
+def judged(problem: Problem, name: str, found: Found) -> Candidate:
+    """The candidate, if it is valid; else Infeasible, with the first violation."""
+    schedule = schedule_of(problem, name, found)
+    violations = check(problem, schedule)
+    if violations:
+        raise Infeasible(f"{name}: {violations[0].message}")
+    return Candidate(name, found, schedule, simulate(problem, schedule).makespan_ns)
+
+
+def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> list[Candidate]:
+    """Valid schedules from hints, static families, the greedy and, always, one microbatch at a time; best first.
+
+    Raises Infeasible, with stage, need and limit, where not even one microbatch at a time fits.
+    """
+    methods: list[tuple[str, Callable[[], Found]]] = [
+        (one.provenance.method if one.provenance else one.name or "hint", lambda one=one: _given(one)) for one in hints
+    ]
+    for name, (traversal, orders) in FIXED_ORDERS.items():
+        if traversal == problem.traversal:
+            methods.append((name, lambda orders=orders: Found(orders=orders(problem))))
+    if problem.traversal == "ud":
+        from crosspipe.solver.greedy import cross_ud_sub  # compiles with numba
+
+        methods.append(("cross_ud_sub", lambda: cross_ud_sub(problem, pieces)))
+    methods.append(("one_at_a_time", lambda: Found(orders=one_at_a_time(problem))))
+    valid = []
+    for name, method in methods:
+        try:
+            valid.append(judged(problem, name, method()))
+        except (FieldError, Infeasible):
+            continue
+    if not valid:
+        alone = schedule_of(problem, "one microbatch at a time", Found(orders=one_at_a_time(problem)))
+        require_memory(problem, alone.name, simulate(problem, alone))
+    return sorted(valid, key=lambda candidate: candidate.makespan_ns)
+
+
+def _given(hint: Schedule) -> Found:
+    return Found(orders=hint.orders, messages=hint.messages)
+
+
+def one_at_a_time(problem: Problem) -> Orders:
+    """Each microbatch there and back before the next: no schedule holds less."""
+    chunks = range(problem.chunks)
+    orders = []
+    for stage in range(problem.stages):
+        visits = sorted(chunks, key=lambda chunk: problem.position(stage, chunk))
+        row = []
+        for m in range(problem.microbatches):
+            row += [Block("F", chunk, m) for chunk in visits]
+            row += [Block(kind, chunk, m) for chunk in reversed(visits) for kind in "DW"]
+        orders.append(tuple(row))
+    return tuple(orders)

@@ -1,0 +1,43 @@
+"""What a method is asked for, and what it tells while it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from crosspipe.schedule import Schedule
+
+
+class Progress(NamedTuple):
+    """How far a search is: best makespan and proven bound in ns, gap as in Certificate, elapsed seconds."""
+
+    makespan_ns: int
+    lower_bound_ns: int
+    gap: float
+    elapsed_s: float
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a method may use. `started_s` and `deadline_s` are `time.monotonic()`; `progress` hears of improvements."""
+
+    started_s: float
+    deadline_s: float
+    workers: int
+    seed: int
+    pieces: int
+    hints: tuple[Schedule, ...] = ()
+    progress: Callable[[Progress], None] | None = None
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left."""
+        return self.deadline_s - time.monotonic()
+
+    def tell(self, makespan_ns: int, bound_ns: int) -> None:
+        """Tells the listener, if there is one."""
+        if self.progress is not None:
+            gap = makespan_ns / bound_ns - 1 if bound_ns else 0.0
+            self.progress(Progress(makespan_ns, bound_ns, gap, time.monotonic() - self.started_s))
