@@ -9,6 +9,7 @@ import contextlib
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,10 @@ def _report(directory: Path, console: Console, *, strict: bool) -> None:
     with console.status("writing the report") if console.is_terminal else contextlib.nullcontext():
         report = build_report(directory, strict=False)
     console.print(report.table)
-    for finding in report.findings:
-        _say(console, f"finding: {finding.name}: {finding.detail}")
+    for name, number in Counter(finding.name for finding in report.findings).items():
+        first = next(finding.detail for finding in report.findings if finding.name == name)
+        more = f" (and {number - 1} more, in the report)" if number > 1 else ""
+        _say(console, f"finding: {name}: {first}{more}")
     _say(console, f"report: {report.path}")
     if strict and report.findings:
         raise CrosspipeError(f"{report.path}: strict=true, and there are {len(report.findings)} findings")

@@ -7,10 +7,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from crosspipe.cli.console import console
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     codes: list[int] = []
 
     def begin(configs: list[dict[str, Any]], overrides: list[list[str]]) -> None:
-        codes.append(launch(configs, overrides, Console()))
+        codes.append(launch(configs, overrides, console()))
 
     compose_and_launch(arguments, begin)
     return max(codes, default=0)
@@ -67,18 +68,18 @@ def status(options: Namespace) -> int:
     from crosspipe.campaign.status import campaign_status
 
     found = campaign_status(options.directory)
-    console = Console()
-    console.print(_status_table(found))
+    out = console()
+    out.print(_status_table(found))
     for trouble in found.troubles:
         outcome = trouble.outcome
-        console.print(
+        out.print(
             Text(f"{outcome.stage} {outcome.status}: {', '.join(trouble.points[:4])}: {outcome.reason}", style="red"),
             soft_wrap=True,
         )
         if outcome.status == "failed" and trouble.log is not None:
-            console.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
+            out.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
     if not found.complete and not found.followed:
-        console.print(f"nobody works on it now; to go on: crosspipe retry {options.directory}", markup=False)
+        out.print(f"nobody works on it now; to go on: crosspipe retry {options.directory}", markup=False)
     return 1 if found.troubles else 0
 
 
@@ -86,7 +87,7 @@ def watch(options: Namespace) -> int:
     """`crosspipe watch DIR`: the status, again and again, until nothing more happens."""
     from crosspipe.campaign.status import campaign_status
 
-    with Live(console=Console(), auto_refresh=False) as live:
+    with Live(console=console(), auto_refresh=False) as live:
         while True:
             found = campaign_status(options.directory)
             live.update(_status_table(found), refresh=True)
@@ -119,7 +120,7 @@ def retry(options: Namespace) -> int:
     """`crosspipe retry DIR`."""
     from crosspipe.campaign.launch import retry as again
 
-    return again(options.directory, Console())
+    return again(options.directory, console())
 
 
 def report(options: Namespace) -> int:
@@ -127,11 +128,11 @@ def report(options: Namespace) -> int:
     from crosspipe.report import build_report
 
     built = build_report(options.directory, options.store, options.output, strict=options.strict)
-    console = Console()
-    console.print(built.table)
+    out = console()
+    out.print(built.table)
     for finding in built.findings:
-        console.print(f"finding: {finding.name}: {finding.detail}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {built.path}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"finding: {finding.name}: {finding.detail}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"report: {built.path}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -160,7 +161,7 @@ def store(options: Namespace) -> int:
             ", ".join(artifact.stale),
         )
         table.add_row(*map(Text, cells))
-    Console().print(table)
+    console().print(table)
     return 0
 
 
@@ -175,11 +176,11 @@ def doctor(options: Namespace) -> int:
     """`crosspipe doctor`; 1 where something is missing that the demo needs."""
     from crosspipe.campaign.doctor import examine
 
-    console = Console()
+    out = console()
     marks = {"ok": "[green]ok[/]      ", "missing": "[red]missing[/] ", "note": "[yellow]note[/]    "}
     found = examine(options.store)
     for item in found:
-        console.print(marks[item.state], Text(f"{item.name:<14} {item.detail}"), soft_wrap=True)
+        out.print(marks[item.state], Text(f"{item.name:<14} {item.detail}"), soft_wrap=True)
         if item.remedy:
-            console.print(Text(f"         {'':<14} -> {item.remedy}"), soft_wrap=True)
+            out.print(Text(f"         {'':<14} -> {item.remedy}"), soft_wrap=True)
     return int(any(item.state == "missing" for item in found))
