@@ -89,7 +89,8 @@ def _headline(group: Sequence[dict[str, Any]]) -> str | None:
     elif best["best_static"] is not None:
         text += f", {against_static(best)} against {best['best_static']}, the best static schedule here"
     if best["gap_percent"] is not None:
-        text += f"; gap to the proven bound {gap(best['gap_percent'])}"
+        optimal = best["gap_percent"] == 0
+        text += "; proven optimal" if optimal else f"; gap to the proven bound {gap(best['gap_percent'])}"
     return text + "."
 
 

@@ -16,6 +16,7 @@ from crosspipe.report.rows import groups
 from crosspipe.report.wording import MISSING, gap, interval, number, percent
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
 
@@ -31,24 +32,41 @@ class Row:
 
 @dataclass(frozen=True)
 class SummaryTable:
-    """The table as text cells. Rich prints it as it is (`console.print(table)`)."""
+    """The table as text cells. Rich prints it as it is (`console.print(table)`), with the notes below."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[Row, ...]
 
-    def __rich__(self) -> Table:
-        """The table for the terminal."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table for the terminal; where it is too narrow, without the intervals."""
+        from rich.measure import Measurement
+        from rich.text import Text
+
+        table = self._for_terminal(compact=False)
+        if Measurement.get(console, options.update(max_width=1000), table).maximum > options.max_width:
+            table = self._for_terminal(compact=True)
+        yield table
+        if "note" in self.head:
+            for row in self.rows:
+                if row.cells[-1]:
+                    yield Text(f"{row.cells[0]}, {', '.join(row.group).strip(', ')}: {row.cells[-1]}", style="yellow")
+
+    def _for_terminal(self, *, compact: bool) -> Table:
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self.title, title_justify="left", header_style="bold")
-        for name in self.head:
-            table.add_column(name, justify="left" if name in _TEXT_COLUMNS else "right")
+        table = Table(title=self.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0 if compact else 1, 0, 0))
+        shown = [name for name in self.head if name != "note"]
+        for name in shown:
+            header = name.replace(" [95 %]", "").replace("vs best ", "vs best\n") if compact else name
+            table.add_column(header, justify="left" if name in _TEXT_COLUMNS else "right", no_wrap=True)
         for index, row in enumerate(self.rows):
             last = index + 1 < len(self.rows) and self.rows[index + 1].group != row.group
             style = "bold green" if row.fastest else None if row.finished else "yellow"
-            table.add_row(*map(Text, row.cells), style=style, end_section=last)
+            cells = (cell.partition(" [")[0] if compact else cell for cell in row.cells[: len(shown)])
+            table.add_row(*map(Text, cells), style=style, end_section=last)
         return table
 
     def to_markdown(self) -> str:
@@ -83,7 +101,7 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
     settings = len({r["setting"] for r in rows}) > 1
     notes = any(r["status"] not in ("done", "cached") for r in rows)
     head = ["schedule", *(["setting"] if settings else []), "delay", "predicted", "measured [95 %]", "error"]
-    head += ["against best static", "gap to bound", "peak MiB", *(["note"] if notes else [])]
+    head += ["vs best static", "gap", "peak MiB", *(["note"] if notes else [])]
     winners = [best[0]["point"] for group in groups(rows) if (best := fastest(group)) and best[2] > 1]
     lines = []
     for r in rows:

@@ -26,11 +26,11 @@ def scientific(value: float | None) -> str:
 
 
 def gap(value: float | None) -> str:
-    """A gap to the lower bound in percent; "optimal" is said only where it is exactly zero."""
+    """A gap to the lower bound in percent; "optimal", said only where it is exactly zero."""
     if value is None:
         return MISSING
     if value == 0:
-        return "0 % (optimal)"
+        return "optimal"
     return f"{value:.2f} %" if value >= 0.01 else "< 0.01 %"
 
 
