@@ -109,9 +109,9 @@ class Engine:
         }
         dtype = getattr(torch, message_format.dtype)
         self._slots = [torch.empty(message_format.shape, dtype=dtype) for _ in plan.slot_bytes]
-        self._numbers: dict[int, int] = {}  # messages sent so far, by target
-        self._expected: dict[int, int] = {}  # and received, by source
-        self._receipts: dict[Message, Receipt] = {}
+        self._sent = [0] * transport.size  # messages so far, by target
+        self._posted = [0] * transport.size  # and by source
+        self._receipts: dict[Message, tuple[int, Receipt]] = {}  # posted, not waited for: number on its channel
         self._inputs: dict[Message, tuple[Tensor, int]] = {}  # arrived, not used: tensor, arrival
         self._outputs: dict[Message, tuple[Tensor, int]] = {}  # made, not sent: tensor, end of its block
 
@@ -128,16 +128,17 @@ class Engine:
 
     def _post(self, notes: _Notes, action: Action) -> None:
         assert action.message is not None
-        self._receipts[action.message] = self.transport.post_receive(action.peer, self._slots[action.slot])
+        number = self._posted[action.peer]
+        self._posted[action.peer] += 1
+        self._receipts[action.message] = number, self.transport.post_receive(action.peer, self._slots[action.slot])
 
     def _wait(self, notes: _Notes, action: Action) -> None:
         message = action.message
         assert message is not None
         waited = self.clock.now()
-        header = self._receipts.pop(message).wait()
+        number, receipt = self._receipts.pop(message)
+        header = receipt.wait()
         resumed = received = self.clock.now()
-        number = self._expected.get(action.peer, 0)
-        self._expected[action.peer] = number + 1
         if header.number != number:
             raise CrosspipeError(f"{message} came as number {header.number} from rank {action.peer}, not as {number}")
         arrival = header.not_before_ns
@@ -221,9 +222,8 @@ class Engine:
             departure = depart_unshared(ready, hop)
         else:
             departure = self.wires[hop.wire].depart(ready, hop)
-        number = self._numbers.get(action.peer, 0)
-        self._numbers[action.peer] = number + 1
-        self.transport.send(action.peer, Header(number, ready, *departure), output)
+        self.transport.send(action.peer, Header(self._sent[action.peer], ready, *departure), output)
+        self._sent[action.peer] += 1
         notes.sent += 1
 
     def _release(self, notes: _Notes, action: Action) -> None:

@@ -95,7 +95,7 @@ def _check_executable(problem: Problem, schedule: Schedule) -> None:
 
 
 def _transfers(problem: Problem, schedule: Schedule, timeline: Timeline, message_bytes: int | None) -> list[_Transfer]:
-    """All messages between different ranks, sorted by predicted send; each wire's service order kept per sender."""
+    """All messages between different ranks, sorted by predicted send; a listed order of a wire is kept per sender."""
     made: dict[Message, int] = {}  # index of the block that makes, needs, last reads a message
     used: dict[Message, int] = {}
     held: dict[Message, int] = {}
@@ -120,7 +120,7 @@ def _transfers(problem: Problem, schedule: Schedule, timeline: Timeline, message
         cost = problem.costs[source][chunk]
         size = cost.forward_message_bytes if kind == "F" else cost.backward_message_bytes
         after = made[message]
-        if timed.wire is not None:  # a message listed behind a later one is held until that one has left
+        if message in listed:  # behind one that becomes ready later, it is held until that one has left
             after = send_after[source, timed.wire] = max(after, send_after[source, timed.wire])
         transfers.append(
             _Transfer(

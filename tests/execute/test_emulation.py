@@ -1,0 +1,107 @@
+"""Emulated wires against queueing worked out by hand, also with several senders; the common clock."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from inprocess_ranks import run_ranks
+
+from crosspipe.execute.clock import Clock, _measure, agree_start, common_clock
+from crosspipe.execute.emulation import OwnWire, SharedWire, depart_unshared, open_wires
+from crosspipe.execute.inprocess import Hub
+from crosspipe.execute.transport import Header
+from crosspipe.problem import Hop
+
+HOP = Hop(latency_ns=100, serialisation_ns=40, wire="0>1")
+
+
+def test_messages_queue_for_the_wire_and_then_travel():
+    wire = OwnWire()
+    assert wire.depart(1000, HOP) == (1000, 1040, 1140)  # idle
+    assert wire.depart(1010, HOP) == (1040, 1080, 1180)  # behind the first
+    assert wire.depart(1020, HOP) == (1080, 1120, 1220)  # behind both
+    assert wire.depart(2000, HOP) == (2000, 2040, 2140)  # idle again
+    assert depart_unshared(1010, HOP) == (1010, 1050, 1150)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), max_size=30))
+def test_an_own_and_a_shared_wire_serve_alike(tmp_path_factory, messages):
+    own, shared = OwnWire(), SharedWire(tmp_path_factory.mktemp("wire") / "wire")
+    for ready, serialisation in messages:
+        hop = Hop(latency_ns=7, serialisation_ns=serialisation)
+        assert own.depart(ready, hop) == shared.depart(ready, hop)
+
+
+def _depart_often(path, queue):
+    wire = SharedWire(path)
+    queue.put([wire.depart(0, HOP) for _ in range(200)])
+
+
+def test_several_senders_share_one_queue(tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    senders = [context.Process(target=_depart_often, args=(tmp_path / "wire", queue)) for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    starts = sorted(d.start_ns for _ in senders for d in queue.get(timeout=20))
+    for sender in senders:
+        sender.join()
+    assert starts == [40 * i for i in range(600)]  # never two at a time, never a gap
+
+
+def test_wires_with_one_sender_need_no_file(tmp_path):
+    wires = open_wires({"0>1": (1,), "1>0": (2, 3)}, 2, tmp_path)
+    assert list(wires) == ["1>0"]
+    assert isinstance(wires["1>0"], SharedWire)
+    assert isinstance(open_wires({"0>1": (1,)}, 1, tmp_path)["0>1"], OwnWire)
+
+
+def test_waiting_never_ends_early():
+    clock = Clock(offset_ns=-5_000_000_000)
+    for ahead in (0, 200_000, 3_000_000):
+        moment = clock.now() + ahead
+        assert clock.wait_until(moment) >= moment
+    assert clock.now() < time.monotonic_ns() - 4_000_000_000
+
+
+def test_ranks_of_one_host_share_its_clock_and_agree_on_a_start():
+    def body(transport):
+        clock = common_clock(transport)
+        before = clock.now()
+        return clock, before, agree_start(transport, clock, lead_ns=1_000_000)
+
+    results = run_ranks(Hub(3), body)
+    assert {clock for clock, _, _ in results} == {Clock()}
+    (start,) = {start for _, _, start in results}
+    assert start >= max(before for _, before, _ in results) + 1_000_000
+
+
+class _OtherHost:
+    """Rank 0 on a host whose clock is ahead by `offset`; its answers take a while, more on the way there."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset, self.trips = offset, 0
+
+    def post_receive(self, source, buffer):
+        return self
+
+    def send(self, target, header, tensor):
+        self.trips += 1
+
+    def wait(self):
+        time.sleep(0.0004)
+        answer = time.monotonic_ns() + self.offset
+        time.sleep(0.0001 * (self.trips % 3))
+        return Header(0, answer, 0, 0, 0)
+
+
+def test_the_offset_of_another_host_is_found_within_its_stated_error():
+    torch.empty(1)
+    offset = 123_456_789_012
+    clock = _measure(_OtherHost(offset))
+    assert abs(clock.offset_ns - offset) <= clock.error_ns
+    assert clock.error_ns < 20_000_000

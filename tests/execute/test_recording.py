@@ -1,0 +1,97 @@
+"""From traces to records, on traces written by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from crosspipe.execute.recording import compute_share, delay_errors, findings, iteration, timelines
+from crosspipe.execute.trace import Trace, TracedBlock, TracedMessage
+from crosspipe.problem import Problem
+from crosspipe.schedule import Block, Message, simulate
+from crosspipe.schedule.order import Schedule
+
+MS = 1_000_000
+PROBLEM = Problem.uniform(
+    stages=2, microbatches=1, sites=2, forward_ms=10, input_grad_ms=10, weight_grad_ms=10, latency_ms=5
+)
+
+
+def block(kind: str, start: int, end: int, *, late: int = 0) -> TracedBlock:
+    """Anchored times in ms after the start at 1000 ms; the mathematics takes a quarter; ends `late` ms late."""
+    start, end = (1000 + start) * MS, (1000 + end) * MS
+    return TracedBlock(Block(kind, 0, 0), start, end, start, start + (end - start) // 4, end + late * MS)
+
+
+def message(kind: str, position: int, ready: int, arrival: int, waited: int, received: int) -> TracedMessage:
+    times = [(1000 + t) * MS for t in (ready, ready, ready, arrival, waited, received, max(arrival, received))]
+    return TracedMessage(Message(kind, position, 0), *times)
+
+
+def run(*, late: int = 0, transfer: int = 1) -> list[Trace]:
+    """F 0-10, F 15-25, B 25-45, B 50-70 ms; messages arrive 5 ms after they leave and take `transfer` ms really."""
+    common = {"index": 3, "begin_ns": 1000 * MS, "sent": 1, "gradient_norm": 2.0, "clip_factor": 0.5}
+    ends = {
+        "blocks_end_ns": 1070 * MS,
+        "norm_end_ns": 1072 * MS,
+        "raw_norm_end_ns": 1072 * MS,
+        "step_end_ns": 1075 * MS,
+        "raw_step_end_ns": 1075 * MS,
+    }
+    there = message("F", 0, 10, 15, 0, 10 + transfer)
+    back = message("D", 1, 45, 50, 48, 45 + transfer if transfer > 3 else 48)
+    return [
+        Trace(blocks=(block("F", 0, 10), block("B", 50, 70, late=late)), messages=(back,), loss=None, **common, **ends),
+        Trace(blocks=(block("F", 15, 25), block("B", 25, 45)), messages=(there,), loss=1.5, **common, **ends),
+    ]
+
+
+def test_a_run_as_predicted_gives_the_predicted_timeline():
+    orders = ((Block("F", 0, 0), Block("B", 0, 0)),) * 2
+    schedule = Schedule(traversal="ud", stages=2, chunks=1, microbatches=1, orders=orders)
+    anchored, raw = timelines(PROBLEM, run(), "emulated")
+    assert anchored == msgspec.structs.replace(simulate(PROBLEM, schedule), origin="emulated") == raw
+    assert anchored.makespan_ns == 70 * MS
+
+
+def test_an_iteration_holds_the_measured_spans_and_no_lateness():
+    done = iteration(run(), warmup=False)
+    assert (done.index, done.loss, done.gradient_norm) == (3, 1.5, 2.0)
+    assert done.makespan_ns == done.raw_makespan_ns == 70 * MS
+    assert (done.gradient_norm_ns, done.optimizer_step_ns, done.iteration_ns) == (2 * MS, 3 * MS, 75 * MS)
+    assert (done.late_blocks, done.late_messages, done.total_lateness_ns) == (0, 0, 0)
+
+
+def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():
+    traces = run(late=4, transfer=9)  # the F message is there at 19 instead of 15, the D message at 54 instead of 50
+    done = iteration(traces, warmup=True)
+    assert (done.late_blocks, done.late_messages) == (1, 2)
+    assert (done.largest_lateness_ns, done.total_lateness_ns) == (4 * MS, 12 * MS)
+    assert (done.makespan_ns, done.raw_makespan_ns) == (70 * MS, 74 * MS)
+    anchored, raw = timelines(PROBLEM, traces, "emulated")
+    assert [m.arrival_ns // MS for m in anchored.messages] == [15, 50]
+    assert [m.arrival_ns // MS for m in raw.messages] == [19, 54]
+    names = {f.name: f.detail for f in findings(PROBLEM, [traces], [done])}
+    assert set(names) == {"late_blocks", "link_slower_than_injected", "anchors_hide_time"}
+    assert "1 of 8 blocks" in names["late_blocks"]
+    assert "injected 5 ms (by up to 4 ms)" in names["link_slower_than_injected"]
+    assert "5.7 % off" in names["anchors_hide_time"]  # 74/70 - 1
+
+
+def test_a_good_run_has_no_findings():
+    assert findings(PROBLEM, [run()], [iteration(run(), warmup=False)]) == ()
+
+
+def test_delay_errors_are_over_messages_that_were_waited_for():
+    traces = run()
+    resumed = traces[0].messages[0]._replace(resumed_ns=1050 * MS + 2000)
+    busy = traces[1].messages[0]._replace(waited_ns=1016 * MS, resumed_ns=1016 * MS)
+    traces = [
+        msgspec.structs.replace(traces[0], messages=(resumed,)),
+        msgspec.structs.replace(traces[1], messages=(busy,)),
+    ]
+    assert delay_errors(PROBLEM, [traces]) == {"p50": 2000, "p95": 2000, "max": 2000, "count": 1}
+
+
+def test_the_share_of_real_mathematics():
+    assert compute_share([run()]) == pytest.approx(0.25)

@@ -1,0 +1,90 @@
+"""The in-process transport's rendezvous, and the comparison of channels before the first message."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inprocess_ranks import run_ranks
+
+from crosspipe.errors import FieldError, UsageError
+from crosspipe.execute.failure import PeerLost
+from crosspipe.execute.inprocess import Hub
+from crosspipe.execute.plan import Action, Format, RankPlan
+from crosspipe.execute.transport import Header, compare_channels, open_transport
+from crosspipe.schedule import Message
+
+F0, F1 = Message("F", 0, 0), Message("F", 0, 1)
+FORMAT = Format((2, 3), "float32", 24)
+
+
+def sends(*messages: Message) -> RankPlan:
+    return RankPlan(rank=0, actions=tuple(Action("send", None, m, 1) for m in messages))
+
+
+def posts(*messages: Message) -> RankPlan:
+    return RankPlan(rank=1, actions=tuple(Action("post", None, m, 0, 0) for m in messages))
+
+
+def compare(first: RankPlan, second: RankPlan, formats: tuple[Format, Format] = (FORMAT, FORMAT)) -> None:
+    plans = (first, second)
+    run_ranks(Hub(2), lambda t: compare_channels(t, plans[t.rank], formats[t.rank]))
+
+
+def test_channels_that_agree_pass():
+    compare(sends(F0, F1), posts(F0, F1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wrong"),
+    [
+        (sends(F0, F1), posts(F0), "channel 0->1 = '2 messages sent': rank 1 posts 1"),
+        (sends(), posts(F0), "channel 0->1 = '0 messages sent': rank 1 posts 1"),
+        (sends(F0, F1), posts(F1, F0), "sent as number 0': rank 1 posts message F1"),
+    ],
+)
+def test_channels_that_differ_are_refused_before_the_first_message(first, second, wrong):
+    with pytest.raises(FieldError, match=wrong):
+        compare(first, second)
+
+
+@pytest.mark.parametrize("other", [Format((3, 2), "float32", 24), Format((2, 3), "bfloat16", 12)])
+def test_shapes_and_number_formats_are_compared(other):
+    with pytest.raises(FieldError, match=r"channel 0->1.*rank 1 expects"):
+        compare(sends(F0), posts(F0), (FORMAT, other))
+
+
+def test_messages_keep_their_order_and_headers_and_move_only_into_posted_buffers():
+    hub = Hub(2)
+    first, second = torch.zeros(2), torch.zeros(2)
+
+    def body(transport):
+        if transport.rank == 0:
+            for i in range(2):
+                transport.send(1, Header(i, 10, 20, 30, 40 + i), torch.full((2,), float(i + 1)))
+            transport.allgather(b"sent")
+            transport.flush()
+            return None
+        transport.allgather(b"")
+        assert first.tolist() == second.tolist() == [0, 0]  # sent, but nowhere to go
+        receipts = [transport.post_receive(0, buffer) for buffer in (first, second)]
+        return [receipt.wait() for receipt in receipts]
+
+    headers = run_ranks(hub, body)[1]
+    assert headers == [Header(0, 10, 20, 30, 40), Header(1, 10, 20, 30, 41)]
+    assert (first.tolist(), second.tolist()) == ([1, 1], [2, 2])
+
+
+def test_a_lost_rank_ends_every_wait_on_it():
+    def body(transport):
+        if transport.rank == 0:
+            transport.close()
+            return
+        transport.post_receive(0, torch.zeros(1)).wait()
+
+    with pytest.raises(PeerLost, match="rank 0"):
+        run_ranks(Hub(2, timeout_s=60), body)
+
+
+def test_an_unknown_transport_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"run\.transport = 'tcp': no such transport; use one of gloo"):
+        open_transport("tcp", 0, 1, rendezvous="env://", timeout_s=1)
