@@ -1,0 +1,219 @@
+"""Whole sessions: real processes, real sockets, and ranks that are killed, stopped or wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from orders import schedule_of
+
+from crosspipe.execute.failure import position_file
+from crosspipe.execute.position import read_position
+from crosspipe.execute.session import run_points, run_session
+from crosspipe.execute.spec import Point, RunConfig, Session
+from crosspipe.problem import Problem
+from crosspipe.problem.architecture import ModelConfig
+from crosspipe.schedule import Block, Schedule, simulate
+from crosspipe.solver import solve
+from crosspipe.store import RunRecord, load, read_timelines, save
+
+pytestmark = pytest.mark.serial
+
+MODEL = ModelConfig(vocabulary=256, hidden=32, intermediate=48, heads=2, kv_heads=1, layers=3, sequence=16)
+
+
+def two_stages(*, milliseconds: float = 4) -> Problem:
+    return Problem.uniform(
+        stages=2,
+        microbatches=4,
+        sites=2,
+        forward_ms=milliseconds,
+        input_grad_ms=milliseconds,
+        weight_grad_ms=milliseconds,
+        latency_ms=milliseconds,
+        serialisation_ms=milliseconds / 2,
+    )
+
+
+def session_of(directory: Path, schedules: dict[str, Schedule], problem: Problem, **run: object) -> Session:
+    save(directory / "problem.json", problem)
+    points = []
+    for label, schedule in schedules.items():
+        file = save(directory / f"{label}.schedule.json", schedule)
+        points.append(
+            Point(
+                label=label,
+                problem=str(directory / "problem.json"),
+                schedule=str(file),
+                out=str(directory / "out" / label),
+            )
+        )
+    settings = {"pace": 1.0, "iterations": 2, "warmup": 1, "timeout_s": 5.0, "learning_rate": 0.01, **run}
+    return Session(
+        model=MODEL,
+        layers=((2,), (1,)),
+        points=tuple(points),
+        run=RunConfig(**settings),
+        gradient_norm_ns=(1_000_000, 2_000_000),
+        optimizer_step_ns=(4_000_000, 3_000_000),
+        directory=str(directory / "logs"),
+    )
+
+
+def of_our_ranks(directory: Path) -> list[int]:
+    """Processes whose command line names a file of this test."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if str(directory).encode() in command and b"crosspipe.execute.worker" in command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_points_share_a_start_and_leave_complete_records(tmp_path):
+    problem = two_stages()
+    schedules = {name: solve(problem, name) for name in ("1f1b", "zbh1")}
+    heard = []
+    session = session_of(tmp_path, schedules, problem, iterations=3)
+    outcomes = run_session(session, on_progress=lambda *said: heard.append(said))
+    assert [(o.point.label, o.failure) for o in outcomes] == [("1f1b", None), ("zbh1", None)]
+    pids = set()
+    for outcome in outcomes:
+        label, record, out = outcome.point.label, outcome.record, Path(outcome.point.out)
+        assert record == load(out / "run.json", RunRecord)
+        assert record.gradient_relative_error < 1e-6
+        assert record.problem_digest == problem.digest()
+        predicted = simulate(problem, schedules[label])
+        assert record.predicted_makespan_ns == predicted.makespan_ns
+        assert record.predicted_iteration_ns == predicted.makespan_ns + 6_000_000  # slowest norm and step
+        assert [i.warmup for i in record.iterations] == [True, False, False, False]
+        for iteration in record.iterations:
+            assert iteration.makespan_ns >= predicted.makespan_ns
+            assert (iteration.gradient_norm_ns, iteration.optimizer_step_ns) == (2_000_000, 4_000_000)
+        assert record.messages_sent == 3 * 2 * 4
+        assert record.planned_receive_bytes[0] % (16 * 32 * 4) == 0
+        assert all(peak > 0 for peak in record.peak_activation_bytes)
+        assert record.environment["threads"] == "1"
+        pids |= {rank.pid for rank in record.ranks}
+        for name in ("timelines.parquet", "raw_timelines.parquet"):
+            timelines = read_timelines(out / name)
+            assert len(timelines) == 3
+            for timeline in timelines:
+                assert timeline.origin == "emulated"
+                assert [b.block for b in timeline.blocks[1]] == list(schedules[label].orders[1])
+                assert len(timeline.messages) == 8
+    assert len(pids) == 2  # one start for both points
+    # both points start from the same parameters and see the same text
+    losses = [[i.loss for i in o.record.iterations] for o in outcomes]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0][-1] < losses[0][0]
+    assert {(label, total) for label, _, total in heard} == {("1f1b", 4), ("zbh1", 4)}
+    assert of_our_ranks(tmp_path) == []
+
+
+def test_what_cannot_run_is_refused_and_the_rest_runs_unpaced_over_a_loop(tmp_path):
+    problem = Problem.uniform(
+        traversal="loop", stages=2, microbatches=2, sites=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1, chunks=2
+    )
+    good = [Block(kind, chunk, mb) for chunk, kind in ((0, "F"), (1, "F"), (1, "B"), (0, "B")) for mb in (0, 1)]
+    bad = schedule_of(problem, [good[:-1], good])
+    session = session_of(tmp_path, {"bad": bad, "good": schedule_of(problem, [good, good])}, problem, pace=None)
+    session = msgspec.structs.replace(session, layers=((1, 1), (1, 0)))
+    bad, good = run_session(session)
+    assert bad.point.label == "bad"
+    assert "stage 0 lacks" in str(bad.failure)
+    assert good.failure is None
+    assert good.record.gradient_relative_error < 1e-6
+    assert good.record.pace is None
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGKILL, "rank 1 was killed by SIGKILL"), (signal.SIGSTOP, "rank 1 is stopped")]
+)
+def test_a_rank_that_is_killed_or_stopped_ends_its_own_point_only(tmp_path, number, said):
+    problem = two_stages()
+    schedules = {label: solve(problem, "1f1b") for label in ("before", "hit", "after")}
+    session = session_of(tmp_path, schedules, problem, iterations=8, timeout_s=3.0)
+    hit = []
+
+    def strike(label: str, iteration: int, total: int) -> None:
+        if label == "hit" and iteration >= 2 and not hit:
+            pid = load(tmp_path / "out" / "before" / "run.json", RunRecord).ranks[1].pid
+            os.kill(pid, number)
+            hit.append((pid, time.monotonic()))
+
+    outcomes = {o.point.label: (o, time.monotonic()) for o in run_points(session, on_progress=strike)}
+    assert outcomes["before"][0].failure is None
+    assert outcomes["after"][0].failure is None
+    failure, when = outcomes["hit"]
+    message = str(failure.failure)
+    assert message.startswith(f"{said} (iteration ")
+    assert "action " in message
+    assert "end of" in message
+    assert "rank1.log: " in message
+    assert "\n" not in message
+    assert when - hit[0][1] < 3.0 + 8.0  # the time-out, and the grace of everybody else
+    assert not Path(failure.point.out, "run.json").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(hit[0][0], 0)
+    assert of_our_ranks(tmp_path) == []
+    # the first and the last point were trained alike, by different processes
+    losses = [[i.loss for i in outcomes[label][0].record.iterations] for label in ("before", "after")]
+    assert losses[0] == losses[1]
+
+
+def test_ranks_that_cannot_even_start_fail_every_point_once(tmp_path):
+    problem = two_stages()
+    schedules = {label: solve(problem, "1f1b") for label in ("a", "b")}
+    session = session_of(tmp_path, schedules, problem, data=str(tmp_path / "nowhere"))
+    began = time.monotonic()
+    outcomes = run_session(session)
+    assert [o.point.label for o in outcomes] == ["a", "b"]
+    for outcome in outcomes:
+        assert "holds no text to train on" in str(outcome.failure)
+        assert "run.data" in str(outcome.failure)
+    assert time.monotonic() - began < 60
+
+
+def test_no_rank_outlives_whoever_started_it(tmp_path):
+    problem = two_stages(milliseconds=50)
+    session = session_of(tmp_path, {"long": solve(problem, "1f1b")}, problem, iterations=1000)
+    file = save(tmp_path / "given.json", session)
+    code = (
+        "import sys\nfrom crosspipe.execute.session import run_session\nfrom crosspipe.execute.spec import Session\n"
+        "from crosspipe.store import load\nrun_session(load(sys.argv[1], Session))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(file)])
+    try:
+        wait_until(lambda: (p := read_position(position_file(tmp_path / "logs", 1))) and p.iteration >= 1)
+        assert len(of_our_ranks(tmp_path)) == 2
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not of_our_ranks(tmp_path), seconds=5)
+
+
+def test_closing_early_ends_the_ranks(tmp_path):
+    problem = two_stages()
+    session = session_of(tmp_path, {"a": solve(problem, "1f1b"), "b": solve(problem, "zbh1")}, problem)
+    points = run_points(session)
+    assert next(points).failure is None
+    assert of_our_ranks(tmp_path)
+    points.close()
+    assert of_our_ranks(tmp_path) == []
+
+
+def wait_until(condition, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
