@@ -50,7 +50,7 @@ POINT_COLUMNS = (
     Column("measured_iteration_minimum_ms", "number", "ms", "smallest measured iteration time"),
     Column("makespan_error_percent", "number", "%", "measured median makespan against predicted"),
     Column("error_percent", "number", "%", "measured median iteration time against predicted"),
-    Column("lower_bound_ms", "number", "ms", "no schedule of this problem has a shorter makespan"),
+    Column("lower_bound_ms", "number", "ms", "best bound of the campaign: no schedule of this problem is shorter"),
     Column("gap_percent", "number", "%", "predicted makespan over the lower bound, minus 1; 0: proven optimal"),
     Column("proven_by", "text", "", "what proved the bound"),
     Column("best_static", "text", "", "fastest static schedule of the same setting that fits the memory and finished"),

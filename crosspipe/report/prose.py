@@ -40,7 +40,7 @@ MEASURED_COLUMNS = (
 COMPARED_COLUMNS = (
     "Best static: the fastest finished schedule among {statics} at the same setting and delay; one that does not fit "
     "the memory cannot finish, and only schedules of this campaign are compared. Negative is faster. Gap: simulated "
-    "makespan over the proven lower bound. The fastest of each delay stands out."
+    "makespan over the best lower bound proven here for the same problem. The fastest of each delay stands out."
 )
 
 DELAY_CAPTION = (
@@ -53,7 +53,10 @@ AGREEMENT_CAPTION = (
     "in percent of the prediction with the 95 % interval of the median."
 )
 
-BOUNDS = "A bound holds for every schedule of the same problem. Optimal is said only where the gap is zero."
+BOUNDS = (
+    "A bound holds for every schedule of the same problem, so the table of results uses the best of them for each; "
+    "here stands what was proven with each schedule. Optimal is said only where the gap is zero."
+)
 
 GANTT = (
     "Each schedule as predicted and, on the same time axis, as measured: the iteration with the median makespan. A "

@@ -57,7 +57,9 @@ def load_results(campaign_dir: str | Path, store_root: str | Path | None = None)
     artifacts = {point.name: reader.read(point) for point in campaign.points}
     varying = varying_labels(campaign.points)
     rows = [point_row(a, varying) for a in artifacts.values()]
+    contradictions = _share_bounds(rows, artifacts)
     _compare(rows)
+    own = (f for a, row in zip(artifacts.values(), rows, strict=True) for f in point_findings(a, row))
     return Results(
         campaign=campaign,
         campaign_dir=campaign_dir,
@@ -65,9 +67,7 @@ def load_results(campaign_dir: str | Path, store_root: str | Path | None = None)
         artifacts=artifacts,
         points=_frame(rows, POINT_COLUMNS),
         iterations=_frame([row for a in artifacts.values() for row in iteration_rows(a)], ITERATION_COLUMNS),
-        findings=tuple(
-            dict.fromkeys(f for a, row in zip(artifacts.values(), rows, strict=True) for f in point_findings(a, row))
-        ),
+        findings=tuple(dict.fromkeys([*contradictions, *own])),
     )
 
 
@@ -91,6 +91,33 @@ def write_results(results: Results, folder: Path) -> tuple[Path, ...]:
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Iterable[Column]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={c.name: _TYPES[c.kind] for c in columns}, orient="row")
+
+
+def _share_bounds(rows: list[dict[str, Any]], artifacts: dict[str, PointArtifacts]) -> list[Finding]:
+    """Judges every schedule by the best bound the campaign proved for its Problem, since that holds for all of them.
+
+    A bound above another schedule's makespan is wrong: it is reported and shared with none.
+    """
+    problems: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        problem = artifacts[row["point"]].problem
+        if problem is not None and row.get("lower_bound_ms") is not None:
+            problems.setdefault(problem.digest(), []).append(row)
+    wrong = []
+    for own in problems.values():
+        best, shortest = max(own, key=lambda r: r["lower_bound_ms"]), min(own, key=lambda r: r["predicted_makespan_ms"])
+        bound = {name: best[name] for name in ("lower_bound_ms", "proven_by")}
+        if best["lower_bound_ms"] > shortest["predicted_makespan_ms"]:
+            detail = (
+                f"{best['point']}: no schedule should take less than {best['lower_bound_ms']:.3f} ms "
+                f"({best['proven_by']}), but {shortest['point']} takes {shortest['predicted_makespan_ms']:.3f} ms"
+            )
+            wrong.append(Finding(name="bound_contradicted", detail=detail))
+            continue
+        for row in own:
+            row |= bound
+            row["gap_percent"] = percent_of(row["predicted_makespan_ms"], row["lower_bound_ms"])
+    return wrong
 
 
 def _compare(rows: list[dict[str, Any]]) -> None:

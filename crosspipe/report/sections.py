@@ -110,17 +110,17 @@ def _agreement(rows: Sequence[dict[str, Any]]) -> str:
 def _findings(results: Results) -> Content:
     if not results.findings:
         return tag("p", f"No findings: no measurement was distrusted, and no error exceeds {ERROR_LIMIT_PERCENT:g} %.")
-    items = [tag("li", tag("code", f.name), " – ", f.detail) for f in results.findings]
-    more = (
-        [tag("details", tag("summary", f"{len(items) - 20} more"), tag("ul", *items[20:]))] if len(items) > 20 else []
-    )
-    return tag(
-        "div",
-        tag("h3", f"Findings ({len(items)})"),
-        tag("ul", *items[:20]),
-        *more,
-        class_="findings",
-    )
+    by_name: dict[str, list[str]] = {}
+    for finding in results.findings:
+        by_name.setdefault(finding.name, []).append(finding.detail)
+    items = [tag("li", tag("code", name), " – ", details[0], _more(details[1:])) for name, details in by_name.items()]
+    return tag("div", tag("h3", f"Findings ({len(results.findings)})"), tag("ul", *items), class_="findings")
+
+
+def _more(details: Sequence[str]) -> Content:
+    if not details:
+        return None
+    return tag("details", tag("summary", f"and {len(details)} more"), tag("ul", *(tag("li", d) for d in details)))
 
 
 def _origins(rows: Sequence[dict[str, Any]]) -> list[str]:

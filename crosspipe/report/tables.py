@@ -47,10 +47,18 @@ class SummaryTable:
         if Measurement.get(console, options.update(max_width=1000), table).maximum > options.max_width:
             table = self._for_terminal(compact=True)
         yield table
-        if "note" in self.head:
-            for row in self.rows:
-                if row.cells[-1]:
-                    yield Text(f"{row.cells[0]}, {', '.join(row.group).strip(', ')}: {row.cells[-1]}", style="yellow")
+        for reason, names in self._notes().items():
+            which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield Text(f"{which}: {reason}", style="yellow")
+
+    def _notes(self) -> dict[str, list[str]]:
+        """For each note the schedules (with setting and delay) it is about."""
+        notes: dict[str, list[str]] = {}
+        for row in self.rows if "note" in self.head else ():
+            if row.cells[-1]:
+                place = ", ".join(filter(None, row.group))
+                notes.setdefault(row.cells[-1], []).append(f"{row.cells[0]} {place}")
+        return notes
 
     def _for_terminal(self, *, compact: bool) -> Table:
         from rich.box import SIMPLE_HEAD
@@ -99,18 +107,21 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
     rows = order(points)
     kind = "iteration" if any(r["predicted_iteration_ms"] is not None for r in rows) else "makespan"
     settings = len({r["setting"] for r in rows}) > 1
+    measured = any(r["measured_iteration_ms"] is not None for r in rows)
     notes = any(r["status"] not in ("done", "cached") for r in rows)
-    head = ["schedule", *(["setting"] if settings else []), "delay", "predicted", "measured [95 %]", "error"]
+    head = ["schedule", *(["setting"] if settings else []), "delay", "predicted"]
+    head += ["measured [95 %]", "error"] if measured else []
     head += ["vs best static", "gap", "peak MiB", *(["note"] if notes else [])]
     winners = [best[0]["point"] for group in groups(rows) if (best := fastest(group)) and best[2] > 1]
     lines = []
     for r in rows:
         group = (r["setting"], r["delay"])
         cells = [r["schedule"], *([r["setting"]] if settings else []), r["delay"]]
+        cells += [number(r[f"predicted_{kind}_ms"])]
+        if measured:
+            median = (r["measured_iteration_ms"], r["measured_iteration_low_ms"], r["measured_iteration_high_ms"])
+            cells += [interval(*median), percent(r["error_percent"])]
         cells += [
-            number(r[f"predicted_{kind}_ms"]),
-            interval(r["measured_iteration_ms"], r["measured_iteration_low_ms"], r["measured_iteration_high_ms"]),
-            percent(r["error_percent"]),
             against_static(r),
             gap(r["gap_percent"]),
             number(_first(r["measured_peak_activation_mib"], r["predicted_peak_activation_mib"])),

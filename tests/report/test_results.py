@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
 from crosspipe.errors import ArtifactError
 from crosspipe.report.results import Results, dictionary, load_results, write_results
+from crosspipe.schedule import Schedule
+from crosspipe.store.files import load, save
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +132,29 @@ def test_a_point_that_is_solved_but_not_run_has_a_predicted_iteration(campaign: 
     assert found["status"] == "waiting"
     assert found["predicted_iteration_ms"] == 93.0  # 90 ms, and norm 0.25 ms and optimizer 0.5 ms at pace 4
     assert found["measured_iteration_ms"] is None
+
+
+def replace_bound(campaign: Path, name: str, bound_ms: int) -> Results:
+    """The campaign where the solver claims another bound for one schedule."""
+    before = load_results(campaign)
+    path = before.store_root / "solve" / row(before, name)["solve_key"] / "schedule.json"
+    old = load(path, Schedule)
+    certificate = msgspec.structs.replace(old.certificate, lower_bound_ns=bound_ms * 1_000_000, proven_by="another")
+    save(path, msgspec.structs.replace(old, certificate=certificate))
+    return load_results(campaign)
+
+
+def test_a_schedule_is_judged_by_the_best_bound_of_its_problem(campaign: Path) -> None:
+    results = replace_bound(campaign, "1f1b,1", 80)  # zbh1 has 90 for the same problem
+    assert row(results, "1f1b,1")["lower_bound_ms"] == 90
+    assert row(results, "1f1b,1")["proven_by"] == "by hand"
+    assert row(results, "1f1b,1")["gap_percent"] == pytest.approx(100 * (110 / 90 - 1))
+    assert row(results, "1f1b,0")["lower_bound_ms"] == 70
+
+
+def test_a_bound_above_another_schedule_is_a_finding_and_shared_with_none(campaign: Path) -> None:
+    results = replace_bound(campaign, "1f1b,1", 100)
+    assert [f.detail for f in results.findings if f.name == "bound_contradicted"] == [
+        "1f1b,1: no schedule should take less than 100.000 ms (another), but zbh1,1 takes 90.000 ms"
+    ]
+    assert row(results, "zbh1,1")["gap_percent"] == 0.0
