@@ -74,14 +74,18 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if got != want:
                 raise FieldError(name, f"{got} entries", f"this problem needs {want}", "give one entry each")
         for position in range(self.positions - 1):
-            here, there = self.place(position), self.place(position + 1)
-            if here[0] == there[0] and (self.forward_hops[position].delay_ns or self.backward_hops[position].delay_ns):
-                raise FieldError(
-                    f"forward_hops[{position}]",
-                    self.forward_hops[position].delay_ns,
-                    f"positions {position} and {position + 1} are both on stage {here[0]}",
-                    "a hop inside a stage costs nothing",
-                )
+            stage = self.place(position)[0]
+            if stage != self.place(position + 1)[0]:
+                continue
+            for field in ("forward_hops", "backward_hops"):
+                hop: Hop = getattr(self, field)[position]
+                if hop.delay_ns or hop.wire is not None:
+                    raise FieldError(
+                        f"{field}[{position}]",
+                        f"{hop.delay_ns} ns on wire {hop.wire}",
+                        f"positions {position} and {position + 1} are both on stage {stage}",
+                        "a hop inside a stage costs nothing and uses no wire",
+                    )
         for stage, limit in enumerate(self.activation_limit_bytes):
             if limit is not None and limit < 0:
                 raise FieldError(f"activation_limit_bytes[{stage}]", limit, "is negative", "give bytes, or null")
@@ -147,10 +151,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for stage, limit in enumerate(self.activation_limit_bytes):
             if limit is None:
                 continue
-            last = self.chunks - 1
-            # in any order, when D of the deepest chunk starts, one microbatch of every chunk is held
-            held = sum(c.forward_keep_bytes for c in self.costs[stage])
-            need = held + self.costs[stage][last].input_grad_take_bytes
+            # when D of a chunk starts, one microbatch of it and of every earlier chunk is held, whatever the order
+            need = held = 0
+            for cost in self.costs[stage]:
+                held += cost.forward_keep_bytes
+                need = max(need, held + cost.input_grad_take_bytes)
             if need > limit:
                 raise Infeasible(
                     f"activation_limit_bytes[{stage}] = {limit}: one microbatch needs {need} bytes on stage {stage}; "
@@ -251,9 +256,7 @@ def cross_site_hops(
         there = sites[place_of(traversal, stages, position + 1)[0]]
         for hops, a, b in ((forward, here, there), (backward, there, here)):
             hops.append(
-                Hop()
-                if a == b
-                else Hop(latency_ns=latency_ns, serialisation_ns=serialisation_ns, wire=wire_name(a, b))
+                Hop() if a == b else Hop(latency_ns=latency_ns, serialisation_ns=serialisation_ns, wire=wire_name(a, b))
             )
     return tuple(forward), tuple(backward)
 

@@ -89,8 +89,7 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
     axes.set_ylabel("stage")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    span = layout.time_text(timeline.makespan_ns)
-    title = f"{heading} ({timeline.origin}): {span}" if heading else f"{timeline.origin}: {span}"
+    title = layout.title(heading, timeline)
     axes.set_title(title, loc="left", fontsize=10)
 
 

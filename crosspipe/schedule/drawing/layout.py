@@ -92,6 +92,12 @@ def time_text(ns: int) -> str:
     return f"{ns / size:.4g} {name}"
 
 
+def title(heading: str, timeline: Timeline) -> str:
+    """What stands over a timeline: its heading, where its times come from, its makespan."""
+    origin = "" if heading in ("", timeline.origin) else f" ({timeline.origin})"
+    return f"{heading or timeline.origin}{origin}: {time_text(timeline.makespan_ns)}"
+
+
 def ticks(longest_ns: int, about: int = 8) -> list[int]:
     """Round times from 0 up to `longest_ns`, about so many: steps of 1, 2 or 5 times a power of ten ns."""
     step = 1

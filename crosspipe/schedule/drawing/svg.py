@@ -52,8 +52,7 @@ def _panel(
     pitch = row + strip + (3 if strip else 0)
     tops = layout.row_places(timeline.sites, pitch, 8)
     bottom = tops[-1] + row + strip
-    span = layout.time_text(timeline.makespan_ns)
-    title = f"{heading} ({timeline.origin}): {span}" if heading else f"{timeline.origin}: {span}"
+    title = layout.title(heading, timeline)
     parts = [f'<text x="0" y="-8" font-weight="600">{escape(title)}</text>']
     bar_height = row - max(1.0, row * 0.12)
     drawn = layout.bars(timeline)
