@@ -134,7 +134,9 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(3.4, 3.8), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-        times = [r[k] for r in rows for k in ("predicted_iteration_ms", "measured_iteration_ms")]
+        spread = ("measured_iteration_low_ms", "measured_iteration_high_ms")
+        shown = ("predicted_iteration_ms", "measured_iteration_ms", *spread)
+        times = [r[k] for r in rows for k in shown if r[k] is not None]
         margin = 0.05 * (max(times) - min(times)) or 0.05 * max(times)
         ends = (min(times) - margin, max(times) + margin)
         upper.plot(ends, ends, color=INK, linewidth=0.8)
@@ -150,8 +152,8 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
         upper.set_ylim(ends)
         upper.set_ylabel("measured (ms)")
         lower.set_ylabel("error (%)")
-        reach = max(1.0, 1.2 * max(abs(v) for v in lower.get_ylim()))
-        lower.set_ylim(-reach, reach)
+        lowest, highest = lower.get_ylim()
+        lower.set_ylim(min(lowest, -1.0), max(highest, 1.0))
         lower.set_xlabel("predicted iteration time (ms)")
         upper.set_title(f"predicted: simulated; measured: {origin_words(rows)}")
         _legend(upper, rows, looks, "none")
