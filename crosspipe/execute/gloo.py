@@ -27,8 +27,7 @@ class _GlooReceipt:
     """A posted receive: header and data, each on its own tag."""
 
     def __init__(self, transport: GlooTransport, source: int, buffer: Tensor) -> None:
-        self._source = source
-        self._timeout = timedelta(seconds=transport.timeout_s)
+        self._transport, self._source = transport, source
         self._header = torch.empty(len(Header._fields), dtype=torch.int64)
         try:
             self._works = [
@@ -42,7 +41,7 @@ class _GlooReceipt:
         """See `crosspipe.execute.transport.Receipt`."""
         try:
             for work in self._works:
-                work.wait(self._timeout)
+                work.wait(timedelta(seconds=self._transport.timeout_s))
         except RuntimeError as error:
             raise _lost(self._source, "receive", error) from error
         return Header(*self._header.tolist())
@@ -52,7 +51,7 @@ class GlooTransport:
     """One rank of a gloo process group; see `crosspipe.execute.transport.Transport`.
 
     `rendezvous` is a torch.distributed init method: `file:///…` on a shared file system, or `env://`. `timeout_s`
-    bounds every wait; after one, the group is unusable.
+    bounds the meeting there and, until it is changed, every wait; after a wait that took longer the group is unusable.
     """
 
     name = "gloo"
@@ -74,7 +73,7 @@ class GlooTransport:
     def send(self, target: int, header: Header, tensor: Tensor) -> None:
         """See `crosspipe.execute.transport.Transport`."""
         if target not in self._senders:
-            self._senders[target] = _Sender(target, self.timeout_s)
+            self._senders[target] = _Sender(self, target)
         self._senders[target].put(header, tensor)
 
     def flush(self) -> None:
@@ -87,14 +86,19 @@ class GlooTransport:
         try:
             length = torch.tensor([len(payload)], dtype=torch.int64)
             lengths = [torch.empty_like(length) for _ in range(self.size)]
-            dist.all_gather(lengths, length)
+            self._gather(lengths, length)
             longest = max(1, *(int(n) for n in lengths))
             padded = torch.frombuffer(bytearray(payload.ljust(longest, b"\0")), dtype=torch.uint8)
             rows = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(rows, padded)
+            self._gather(rows, padded)
         except RuntimeError as error:
             raise PeerLost(-1, f"the ranks could not meet: {_line(error)}") from error
         return [row.numpy().tobytes()[: int(n)] for row, n in zip(rows, lengths, strict=True)]
+
+    def _gather(self, rows: list[Tensor], row: Tensor) -> None:
+        work = dist.all_gather(rows, row, async_op=True)
+        assert work is not None
+        work.wait(timedelta(seconds=self.timeout_s))
 
     def close(self) -> None:
         """See `crosspipe.execute.transport.Transport`."""
@@ -106,8 +110,8 @@ class GlooTransport:
 class _Sender:
     """The helper thread that sends to one target, in order; its first error is raised by the next call."""
 
-    def __init__(self, target: int, timeout_s: float) -> None:
-        self._target, self._timeout_s = target, timeout_s
+    def __init__(self, transport: GlooTransport, target: int) -> None:
+        self._transport, self._target = transport, target
         self._queue: SimpleQueue[tuple[Header, Tensor] | threading.Event | None] = SimpleQueue()
         self._error: PeerLost | None = None
         self._thread = threading.Thread(target=self._run, name=f"send-to-{target}", daemon=True)
@@ -121,8 +125,8 @@ class _Sender:
     def flush(self) -> None:
         drained = threading.Event()
         self._queue.put(drained)
-        if not drained.wait(self._timeout_s):
-            raise PeerLost(self._target, f"rank {self._target} took no message for {self._timeout_s:g} s")
+        if not drained.wait(self._transport.timeout_s):
+            raise PeerLost(self._target, f"rank {self._target} took no message for {self._transport.timeout_s:g} s")
         if self._error is not None:
             raise self._error
 
@@ -144,7 +148,7 @@ class _Sender:
                 dist.isend(tensor.contiguous(), dst=self._target, tag=_DATA),
             ]
             for work in works:
-                work.wait(timedelta(seconds=self._timeout_s))
+                work.wait(timedelta(seconds=self._transport.timeout_s))
         except RuntimeError as error:
             self._error = _lost(self._target, "send", error)
 

@@ -71,7 +71,7 @@ class InProcessTransport:
     name = "in-process"
 
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.hub, self.rank, self.size = hub, rank, hub.size
+        self.hub, self.rank, self.size, self.timeout_s = hub, rank, hub.size, hub.timeout_s
         self._round = 0
 
     def post_receive(self, source: int, buffer: Tensor) -> _Receipt:

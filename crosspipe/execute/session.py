@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -76,14 +77,17 @@ def run_points(
         else:
             file = save(directory / f"plan-{number}.json", plan)
             given[msgspec.structs.replace(point, plan=str(file))] = point
-    start = 0
-    while given:
-        forget(directory, session.ranks)
-        start += 1
-        rendezvous = f"file://{(directory / f'rendezvous-{os.getpid()}-{start}').resolve()}"
-        attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=rendezvous)
-        for outcome in _attempt(attempt, on_progress, launch or launch_local):
-            yield outcome._replace(point=given.pop(outcome.point))
+    try:
+        while given:
+            forget(directory, session.ranks)
+            rendezvous = directory / f"rendezvous-{uuid.uuid4().hex[:12]}"
+            attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=f"file://{rendezvous.resolve()}")
+            for outcome in _attempt(attempt, on_progress, launch or launch_local):
+                yield outcome._replace(point=given.pop(outcome.point))
+    finally:
+        for pattern in ("rendezvous-*", "wire-*", "reference-*.safetensors"):
+            for file in directory.glob(pattern):
+                file.unlink(missing_ok=True)
 
 
 def _plan(session: Session, point: Point) -> Plan:

@@ -42,11 +42,15 @@ class Receipt(Protocol):
 
 
 class Transport(Protocol):
-    """One rank's end of all channels. Errors of a lost peer are PeerLost, from any call."""
+    """One rank's end of all channels. Errors of a lost peer are PeerLost, from any call.
+
+    `timeout_s` bounds every wait from now on; it may be changed, by all ranks at the same place.
+    """
 
     name: str
     rank: int
     size: int
+    timeout_s: float
 
     def post_receive(self, source: int, buffer: Tensor) -> Receipt:
         """Opens the receive of the next message from `source` into `buffer` (contiguous, of exactly its size)."""

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from crosspipe.errors import UsageError
-from crosspipe.execute.clock import common_clock
+from crosspipe.errors import FieldError, UsageError
+from crosspipe.execute.clock import Clock, common_clock
 from crosspipe.execute.data import Batches, read_corpus
 from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     _quiet_interpreter()
     position.say("waiting for the other ranks")
     transport = open_transport(
-        session.run.transport, rank, size, rendezvous=session.rendezvous, timeout_s=session.run.timeout_s
+        session.run.transport, rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s
     )
     corpus = read_corpus(session.run.data)
     batches = Batches(
@@ -97,7 +97,8 @@ class _Member:
     def execute(self, number: int, point: Point) -> None:
         """One point: a fresh model, its plan, warm-up and measured iterations, its files. Collective."""
         session, rank, run = self.session, self.transport.rank, self.session.run
-        self.position.say("lowering the schedule", point=number)
+        self.transport.timeout_s = run.startup_timeout_s  # not all ranks take equally long to set up
+        self.position.say("reading the schedule", point=number)
         print(f"{time.strftime('%H:%M:%S')} {point.label}", flush=True)
         problem, schedule = load(point.problem, Problem), load(point.schedule, Schedule)
         session.check(problem)
@@ -114,7 +115,10 @@ class _Member:
         reference = self._reference(problem) if run.check_gradients else None
         self.position.say("comparing channels with the other ranks")
         compare_channels(self.transport, own, session.message_format)
-        ranks = self._ranks(problem)
+        clock = common_clock(self.transport)
+        ranks = self._ranks(problem, clock)
+        if session.emulate:
+            check_wires(plan, ranks)
         optimizer = build_optimizer([p for m in modules for p in m.parameters()], learning_rate=run.learning_rate)
         self.position.plan([*map(str, own.actions), "gradient norm and optimizer step with the other ranks"])
         engine = Engine(
@@ -123,7 +127,7 @@ class _Member:
             stages=stages,
             optimizer=optimizer,
             transport=self.transport,
-            clock=common_clock(self.transport),
+            clock=clock,
             wires=open_wires(plan.wire_senders, rank, self.directory),
             message_format=session.message_format,
             batch=self.batches,
@@ -140,6 +144,8 @@ class _Member:
         error = None
         gc.collect()
         gc.freeze()  # what stands now is not looked at again
+        self.transport.allgather(b"")
+        self.transport.timeout_s = run.timeout_s
         for index in range(run.warmup + run.iterations):
             traces.append(engine.iterate(index))
             gc.collect()  # never while something is timed
@@ -155,11 +161,17 @@ class _Member:
             self.position.say("writing the record")
             write_point(session, point, problem, plan, results, ranks, describe(self.transport.name))
 
-    def _ranks(self, problem: Problem) -> tuple[Rank, ...]:
+    def _ranks(self, problem: Problem, clock: Clock) -> tuple[Rank, ...]:
         """Where every rank runs. Collective."""
         rank = self.transport.rank
         mine = Rank(
-            rank=rank, stage=rank, site=problem.sites[rank], host=platform.node(), pid=os.getpid(), device="cpu"
+            rank=rank,
+            stage=rank,
+            site=problem.sites[rank],
+            host=platform.node(),
+            pid=os.getpid(),
+            device="cpu",
+            clock_offset_ns=clock.offset_ns,
         )
         rows = self.transport.allgather(msgspec.json.encode(mine))
         return tuple(msgspec.json.decode(row, type=Rank) for row in rows)
@@ -182,6 +194,19 @@ class _Member:
                 raise PeerLost(0, f"rank 0 made no {path.name} within {session.run.startup_timeout_s:g} s")
             time.sleep(0.05)
         return path
+
+
+def check_wires(plan: Plan, ranks: Sequence[Rank]) -> None:
+    """Raises FieldError where ranks on different hosts would have to share an emulated wire's state."""
+    for wire, senders in plan.wire_senders.items():
+        hosts = sorted({ranks[sender].host for sender in senders})
+        if len(hosts) > 1:
+            raise FieldError(
+                "wire",
+                wire,
+                f"stages {', '.join(map(str, senders))} share it, on hosts {', '.join(hosts)}",
+                "an emulated wire's senders must be on one host: place them so, or use a traversal with one sender",
+            )
 
 
 def _write_to(log: Path) -> None:

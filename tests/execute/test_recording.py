@@ -74,7 +74,7 @@ def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():
     names = {f.name: f.detail for f in findings(PROBLEM, [traces], [done])}
     assert set(names) == {"late_blocks", "link_slower_than_injected", "anchors_hide_time"}
     assert "1 of 8 blocks" in names["late_blocks"]
-    assert "injected 5 ms (by up to 4 ms)" in names["link_slower_than_injected"]
+    assert "later than the 5 ms they should take (by up to 4 ms)" in names["link_slower_than_injected"]
     assert "5.7 % off" in names["anchors_hide_time"]  # 74/70 - 1
 
 
