@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
@@ -154,7 +154,8 @@ def one_line(error: Exception) -> str:
     texts = [str(error)] + ([str(error.__cause__)] if error.__cause__ is not None else [])
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     noise = ("full_key:", "object_type=", "Set the environment variable", "See https://")
-    return "; ".join(dict.fromkeys(line for line in lines if not line.startswith(noise)))
+    said = "; ".join(dict.fromkeys(line for line in lines if not line.startswith(noise)))
+    return f"override {error.override!r}: {said}" if isinstance(error, OverrideParseException) else said
 
 
 def _count(done: int, total: int) -> None:
