@@ -1,20 +1,27 @@
-"""Compiled functions: `compiled` is numba's `njit` with a disk cache that works wherever the package is installed.
+"""Compiled functions: `compiled` is numba's `njit` with a disk cache that is writable and never stale.
 
-Numba caches beside the source, which fails in a read-only site installation. `NUMBA_CACHE_DIR` is honoured; else the
-first writable of the package's own directory, the user's cache directory and the temporary directory is used.
+Numba caches beside the source, which fails in a read-only installation, and looks only at the file of the function
+itself, so a change to a compiled function in another file would go unnoticed. Here the cache directory's name is a
+digest of all files that compile something.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
 
+from crosspipe.errors import ArtifactError
+
 F = TypeVar("F", bound=Callable[..., object])
+_KEEP_DAYS = 30  # a digest's directory that nobody used for so long is removed
 
 
 def compiled(function: F) -> F:
@@ -22,21 +29,46 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
-def cache_directory() -> Path | None:
-    """Where numba shall cache; None: beside the sources, which is numba's own choice and is writable here."""
-    package = Path(__file__).parent
-    if os.access(package, os.W_OK):
-        return None
+def cache_directory() -> Path:
+    """Where compiled code is kept: under `NUMBA_CACHE_DIR` if set, else the user's cache or the temporary directory.
+
+    Made if missing; ArtifactError where none of them can be written.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    for candidate in (home / "crosspipe" / "numba", Path(tempfile.gettempdir()) / f"crosspipe-numba-{os.getuid()}"):
+    fallbacks = (home / "crosspipe" / "numba", Path(tempfile.gettempdir()) / f"crosspipe-numba-{os.getuid()}")
+    for base in (Path(chosen),) if chosen else fallbacks:
+        directory = base / f"crosspipe-{_sources_digest()}"
         try:
-            candidate.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
+            os.utime(directory)
         except OSError:
             continue
-        if os.access(candidate, os.W_OK):
-            return candidate
-    return None
+        _remove_unused(base)
+        return directory
+    tried = chosen or " and ".join(str(base) for base in fallbacks)
+    raise ArtifactError(f"{tried}: cannot be written; set NUMBA_CACHE_DIR to a directory that can")
 
 
-if not os.environ.get("NUMBA_CACHE_DIR") and (found := cache_directory()) is not None:
-    numba.config.CACHE_DIR = str(found)
+def _sources_digest() -> str:
+    """Of every file of the package that compiles something."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parents[1].glob("*/*.py")):
+        content = source.read_bytes()
+        if b"crosspipe.schedule.compiling import" in content or source == Path(__file__):
+            digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _remove_unused(base: Path) -> None:
+    """Removes what older sources left behind."""
+    for directory in base.glob("crosspipe-*"):
+        try:
+            unused = time.time() - directory.stat().st_mtime > _KEEP_DAYS * 86400
+        except OSError:  # another process has just removed it
+            continue
+        if unused:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+numba.config.CACHE_DIR = str(cache_directory())

@@ -10,58 +10,52 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from crosspipe.errors import FieldError
-from crosspipe.problem import Problem
 from crosspipe.schedule.compiling import compiled
-from crosspipe.schedule.order import BLOCK_KINDS, MAX_PIECES, MESSAGE_KINDS, Schedule
+from crosspipe.schedule.encoding import (
+    FORWARD,
+    FUSED,
+    GATHER,
+    INPUT_GRAD,
+    REDUCE,
+    WEIGHT_GRAD,
+    CompiledProblem,
+    EncodedSchedule,
+    Flags,
+    Ints,
+    block_code,
+    compile_problem,
+    decode,
+    decode_message,
+    encode,
+    message_code,
+)
+from crosspipe.schedule.heap import grown, pop, push
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+__all__ = [
+    "DEADLOCKED",
+    "FORWARD",
+    "FUSED",
+    "GATHER",
+    "INPUT_GRAD",
+    "NEVER",
+    "REDUCE",
+    "WEIGHT_GRAD",
+    "CompiledProblem",
+    "EncodedSchedule",
+    "Flags",
+    "Ints",
+    "Times",
+    "block_code",
+    "compile_problem",
+    "encode",
+    "evaluate",
+    "message_code",
+    "run",
+]
 
-FORWARD, INPUT_GRAD, WEIGHT_GRAD, FUSED = range(4)  # block kinds F, D, W, B
-GATHER, REDUCE = 2, 3  # message kinds, as in MESSAGE_KINDS; those of F and D are as the blocks'
 NEVER = 2**62  # a cutoff that never cuts
 DEADLOCKED = -1
-
-_PIECE_BITS, _CHUNK_BITS, _MICROBATCH_BITS = 12, 8, 24
-_MAX_CHUNKS, _MAX_MICROBATCHES = 2**_CHUNK_BITS, 2**_MICROBATCH_BITS
-
-
-class CompiledProblem(NamedTuple):
-    """A Problem as integer arrays; times in ns, sizes in bytes.
-
-    Block costs are indexed [kind, position] with kinds F, D, W, B; message costs [kind, sending position] with kinds
-    F, D, gather, reduce. `wire` is an index into `Problem.wires`, -1 where nothing is shared; `sends` says whether that
-    message exists. `zero_length` is set where an F, D or B takes no time: ties then need the heap for every message.
-    """
-
-    stages: int
-    positions: int
-    microbatches: int
-    wires: int
-    stage_of: Ints  # [position]
-    position_of: Ints  # [stage, chunk]
-    duration: Ints
-    take: Ints
-    release: Ints
-    latency: Ints
-    serialisation: Ints
-    wire: Ints
-    sends: Flags
-    single_sender: Flags  # [wire]
-    zero_length: bool
-
-
-class EncodedSchedule(NamedTuple):
-    """Orders as integers: `orders[stage, i]` are `block_code`s (the first `lengths[stage]` count), `listed[wire, i]`
-    are `message_code`s (`listed_lengths[wire]` of them; -1: that wire is first come first served)."""
-
-    orders: Ints
-    lengths: Ints
-    listed: Ints
-    listed_lengths: Ints
 
 
 class Times(NamedTuple):
@@ -73,91 +67,6 @@ class Times(NamedTuple):
     message: Ints
     done: Ints
     peak: Ints
-
-
-@compiled
-def block_code(kind: int, chunk: int, microbatch: int, piece: int = 0, pieces: int = 1) -> int:
-    """A block as one integer; `kind` is FORWARD, INPUT_GRAD, WEIGHT_GRAD or FUSED. Usable inside compiled code."""
-    code = (microbatch << _CHUNK_BITS) | chunk
-    return (((((code << _PIECE_BITS) | piece) << _PIECE_BITS) | pieces) << 2) | kind
-
-
-@compiled
-def message_code(problem: CompiledProblem, kind: int, position: int, microbatch: int) -> int:
-    """A message (kind index in MESSAGE_KINDS, sending position, microbatch) as one integer."""
-    return (kind * problem.positions + position) * problem.microbatches + microbatch
-
-
-def compile_problem(problem: Problem) -> CompiledProblem:
-    """The Problem as integer arrays. Raises FieldError above 256 chunks or 2**24 microbatches."""
-    for field, value, most in (
-        ("chunks", problem.chunks, _MAX_CHUNKS),
-        ("microbatches", problem.microbatches, _MAX_MICROBATCHES),
-    ):
-        if value > most:
-            raise FieldError(field, value, "is more than the compiled model packs", f"use at most {most}")
-    positions = problem.positions
-    places = [problem.place(k) for k in range(positions)]
-    costs = [problem.costs[stage][chunk] for stage, chunk in places]
-    wire_index = {name: i for i, name in enumerate(problem.wires)}
-    latency, serialisation = np.zeros((2, 4, positions), dtype=np.int64)
-    wire = np.full((4, positions), -1, dtype=np.int64)
-    sends = np.zeros((4, positions), dtype=np.bool_)
-    senders: list[set[int]] = [set() for _ in wire_index]
-    for kind, name in enumerate(MESSAGE_KINDS):
-        for position, (stage, _) in enumerate(places):
-            hop = problem.message_hop(name, position)
-            if hop is None:
-                continue
-            sends[kind, position] = True
-            latency[kind, position], serialisation[kind, position] = hop.latency_ns, hop.serialisation_ns
-            if hop.wire is not None:
-                wire[kind, position] = wire_index[hop.wire]
-                senders[wire_index[hop.wire]].add(stage if kind < GATHER else -1 - stage)
-    return CompiledProblem(
-        stages=problem.stages,
-        positions=positions,
-        microbatches=problem.microbatches,
-        wires=len(wire_index),
-        stage_of=np.array([stage for stage, _ in places], dtype=np.int64),
-        position_of=np.array(
-            [[problem.position(s, c) for c in range(problem.chunks)] for s in range(problem.stages)], dtype=np.int64
-        ),
-        duration=np.array([[c.duration_ns(k) for c in costs] for k in BLOCK_KINDS], dtype=np.int64),
-        take=np.array([[c.take_bytes(k) for c in costs] for k in BLOCK_KINDS], dtype=np.int64),
-        release=np.array([[c.release_bytes(k) for c in costs] for k in BLOCK_KINDS], dtype=np.int64),
-        latency=latency,
-        serialisation=serialisation,
-        wire=wire,
-        sends=sends,
-        # gathers and reductions tie with other messages even where they share their sender
-        single_sender=np.array([len(s) == 1 and min(s) >= 0 for s in senders], dtype=np.bool_),
-        zero_length=any(c.duration_ns(k) == 0 for c in costs for k in "FDB"),
-    )
-
-
-def encode(problem: Problem, schedule: Schedule) -> EncodedSchedule:
-    """The Schedule as integer arrays for `evaluate` and `run`.
-
-    Raises FieldError where the schedule is not of this problem's shape or names blocks or messages it does not have.
-    """
-    schedule.check_runs_on(problem)
-    width = max((len(order) for order in schedule.orders), default=0)
-    orders = np.zeros((problem.stages, width), dtype=np.int64)
-    code = block_code.py_func  # type: ignore[attr-defined]
-    for stage, order in enumerate(schedule.orders):
-        orders[stage, : len(order)] = [
-            code(BLOCK_KINDS.index(b.kind), b.chunk, b.microbatch, b.piece, b.pieces) for b in order
-        ]
-    wires = [schedule.messages.get(name) for name in problem.wires]
-    listed_lengths = np.array([-1 if order is None else len(order) for order in wires], dtype=np.int64)
-    listed = np.zeros((len(wires), max([0, *listed_lengths])), dtype=np.int64)
-    for i, messages in enumerate(wires):
-        for j, (kind, position, microbatch) in enumerate(messages or ()):
-            row = MESSAGE_KINDS.index(kind) * problem.positions + position
-            listed[i, j] = row * problem.microbatches + microbatch
-    lengths = np.array([len(order) for order in schedule.orders], dtype=np.int64)
-    return EncodedSchedule(orders, lengths, listed, listed_lengths)
 
 
 @compiled
@@ -189,6 +98,11 @@ def run(problem: CompiledProblem, encoded: EncodedSchedule) -> tuple[int, Times]
 
 @compiled
 def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times: Times) -> int:
+    """Fills `times` (start, end and message only if they have room) and returns what `evaluate` does.
+
+    One step of the loop passes on a message just sent, or else runs one block of a stage that may have one, or else
+    takes the message that is ready first from the heap.
+    """
     stages, positions, microbatches = problem.stages, problem.positions, problem.microbatches
     orders, lengths = encoded.orders, encoded.lengths
     listed, listed_lengths = encoded.listed, encoded.listed_lengths
@@ -204,7 +118,7 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
     weight_grads = np.zeros(positions, dtype=np.int64)  # blocks left before the reduction
     for stage in range(stages):
         for i in range(lengths[stage]):
-            kind, chunk, _, piece, pieces = _decode(orders[stage, i])
+            kind, chunk, _, piece, pieces = decode(orders[stage, i])
             position = problem.position_of[stage, chunk]
             work[stage] += _share(problem.duration[kind, position], piece, pieces)
             weight_grads[position] += kind >= WEIGHT_GRAD
@@ -237,21 +151,21 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
         if out > 0:
             out -= 1
             ready, code = outbox[out, 0], outbox[out, 1]
-            kind, position, microbatch = _decode_message(problem, code)
+            kind, position, microbatch = decode_message(problem, code)
             wire = problem.wire[kind, position]
             in_turn = wire < 0 or problem.single_sender[wire] or listed_lengths[wire] >= 0
             if problem.zero_length or not in_turn:
                 if heaped == len(heap):
-                    heap = _grown(heap)
+                    heap = grown(heap)
                 tie = ((microbatch * 2 + (kind == FORWARD)) * positions + position) * 4 + kind
-                _push(heap, int(heaped), ready, tie)
+                push(heap, int(heaped), ready, tie)
                 heaped += 1
                 continue
         elif top > 0:
             stage = todo[top - 1]
             start = -1
             if done[stage] < lengths[stage]:
-                kind, chunk, microbatch, piece, pieces = _decode(orders[stage, done[stage]])
+                kind, chunk, microbatch, piece, pieces = decode(orders[stage, done[stage]])
                 position = problem.position_of[stage, chunk]
                 if kind == FORWARD:
                     start = 0 if position == 0 else arrived[FORWARD, position, microbatch]
@@ -295,7 +209,7 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
         elif heaped > 0:  # nothing moves without it, so nothing earlier can come
             ready, tie = heap[0, 0], heap[0, 1]
             heaped -= 1
-            _pop(heap, heaped)
+            pop(heap, heaped)
             row, kind = divmod(tie, 4)
             row, position = divmod(row, positions)
             microbatch = row // 2
@@ -314,7 +228,7 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
                     break
                 code = listed[wire, served[wire]]
                 ready = ready_at[code]
-                kind, position, microbatch = _decode_message(problem, code)
+                kind, position, microbatch = decode_message(problem, code)
                 served[wire] += 1
                 pending -= 1
             start = ready if wire < 0 else max(ready, wire_free[wire])
@@ -349,65 +263,8 @@ def _run(problem: CompiledProblem, encoded: EncodedSchedule, cutoff: int, times:
 
 
 @compiled
-def _decode(code: int) -> tuple[int, int, int, int, int]:
-    """(kind, chunk, microbatch, piece, pieces) of a `block_code`."""
-    kind, code = code & 3, code >> 2
-    pieces, code = code & MAX_PIECES, code >> _PIECE_BITS
-    piece, code = code & MAX_PIECES, code >> _PIECE_BITS
-    return kind, code & (_MAX_CHUNKS - 1), code >> _CHUNK_BITS, piece, pieces
-
-
-@compiled
-def _decode_message(problem: CompiledProblem, code: int) -> tuple[int, int, int]:
-    """(kind, sending position, microbatch) of a `message_code`."""
-    row, microbatch = code // problem.microbatches, code % problem.microbatches
-    return row // problem.positions, row % problem.positions, microbatch
-
-
-@compiled
 def _share(total: int, piece: int, pieces: int) -> int:
     """As `crosspipe.problem.costs.split`: the remainder goes to piece 0."""
     if pieces == 1:
         return total
     return total // pieces + (total % pieces if piece == 0 else 0)
-
-
-@compiled
-def _grown(heap: Ints) -> Ints:
-    """The same heap with twice the room."""
-    bigger = np.empty((2 * len(heap), 2), dtype=np.int64)
-    for i in range(len(heap)):
-        bigger[i, 0], bigger[i, 1] = heap[i, 0], heap[i, 1]
-    return bigger
-
-
-@compiled
-def _push(heap: Ints, size: int, ready: int, tie: int) -> None:
-    """Adds (ready, tie) to a binary heap of `size` entries."""
-    child = size
-    while child > 0:
-        parent = (child - 1) >> 1
-        if heap[parent, 0] < ready or (heap[parent, 0] == ready and heap[parent, 1] < tie):
-            break
-        heap[child, 0], heap[child, 1] = heap[parent, 0], heap[parent, 1]
-        child = parent
-    heap[child, 0], heap[child, 1] = ready, tie
-
-
-@compiled
-def _pop(heap: Ints, size: int) -> None:
-    """Removes the least entry of a binary heap; `size` entries are left."""
-    ready, tie = heap[size, 0], heap[size, 1]
-    hole = 0
-    while 2 * hole + 1 < size:
-        child = 2 * hole + 1
-        right = child + 1
-        if right < size and (
-            heap[right, 0] < heap[child, 0] or (heap[right, 0] == heap[child, 0] and heap[right, 1] < heap[child, 1])
-        ):
-            child = right
-        if ready < heap[child, 0] or (ready == heap[child, 0] and tie < heap[child, 1]):
-            break
-        heap[hole, 0], heap[hole, 1] = heap[child, 0], heap[child, 1]
-        hole = child
-    heap[hole, 0], heap[hole, 1] = ready, tie
