@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from crosspipe.problem import BlockCost, DataParallel, Hop, Problem
 from crosspipe.schedule import Block, Message, Schedule, TimedBlock, TimedMessage, Timeline, simulate
+from crosspipe.schedule.formats import read
 from crosspipe.schedule.timeline import PathStep
 
 replace = msgspec.structs.replace
@@ -214,3 +216,12 @@ def test_any_measured_times_give_a_gapless_path(runnable_cases, seed, data):
     path = measured.critical_path()
     assert (path[0].start_ns, path[-1].end_ns) == (measured.start_ns, measured.end_ns)
     assert all(a.end_ns == b.start_ns for a, b in itertools.pairwise(path))
+
+
+@pytest.mark.parametrize(("latency", "crossings"), [(50, 4), (150, 8), (300, 8)])
+def test_crossings_of_zbh1_are_the_slopes_of_its_reference_makespans(latency, crossings):
+    """tests/reference/README.md: 5400 / 5800 / 6600 / 8200 at 0 / 100 / 200 / 400, so slopes of 4, 8 and 8."""
+    order = read(Path(__file__).parents[1] / "reference" / "orders" / "InterleavedZeroBubble_c1_pp4_mb8.csv")
+    times = {"forward_ms": 200, "input_grad_ms": 200, "weight_grad_ms": 200}
+    line = Problem.uniform(stages=4, microbatches=8, sites=2, latency_ms=latency, **times)
+    assert sum(step.crosses_sites for step in simulate(line, order).critical_path()) == crossings
