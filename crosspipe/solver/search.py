@@ -1,0 +1,232 @@
+"""Policy search: a compiled list scheduler under a few numbers per position, improved by random local moves.
+
+For `ud`, `wave` and `loop`, any block times, memory limits and shared wires; it proves nothing. Some rough policies
+race: all are improved a little, the better half twice as long, and so on; when the last one is stuck, shaken copies
+race anew. The order of messages is part of the answer where one stage sends all of a wire.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from crosspipe.errors import UsageError
+from crosspipe.problem import Problem
+from crosspipe.schedule import Block, Message, Provenance, Schedule, check, simulate
+from crosspipe.schedule.order import MESSAGE_KINDS
+
+if TYPE_CHECKING:  # numba loads only where something is searched
+    from crosspipe.schedule.kernel import CompiledProblem
+    from crosspipe.solver.search_kernel import Limits, Policy
+    from crosspipe.solver.search_moves import State
+
+FIELD = 8  # policies in a race
+SHARE = 100  # evaluations each gets in the first heat
+PATIENCE = 3000  # evaluations without improvement after which the last of a race is stuck
+LOOK_S = 0.05  # time between two looks at the clock
+
+
+def policy_search(
+    problem: Problem,
+    *,
+    budget_s: float | None = None,
+    seed: int = 0,
+    target_ns: int | None = None,
+    start: Iterable[Schedule] = (),
+    evaluations: int | None = None,
+) -> Schedule:
+    """The best Schedule found within `budget_s` seconds or with `evaluations` policies tried, whichever ends first.
+
+    Always within the memory limits, and never longer than the best valid schedule of `start`. Ends as soon as
+    `target_ns` is reached. With `evaluations` and no `budget_s` the result depends on the seed alone. An interrupt
+    (SIGINT) ends it with the best so far. The first call ever compiles its kernels; those seconds are not counted.
+
+    Raises Infeasible where a stage cannot hold one microbatch, UsageError where nothing would end the search.
+    """
+    if budget_s is None and evaluations is None:
+        raise UsageError("budget_s", None, "nothing ends the search", "give seconds or evaluations")
+    problem.check_memory_floor()
+    started = time.monotonic()
+    candidates = [schedule for schedule in start if not check(problem, schedule)]
+    race = _prepare(problem, seed, target_ns, budget_s, evaluations)
+    found = _schedule(race, _best_policy(race))
+    found = msgspec.structs.replace(
+        found,
+        provenance=Provenance(
+            method="policy search",
+            parameters={"evaluations": race.spent, "budget_s": budget_s},
+            seed=seed,
+            wall_s=time.monotonic() - started,
+        ),
+    )
+    return min([*candidates, found], key=lambda schedule: simulate(problem, schedule).makespan_ns)
+
+
+class _Runner(NamedTuple):
+    """A policy and its makespan in ns."""
+
+    makespan_ns: int
+    policy: Policy
+
+
+class _Race(msgspec.Struct):
+    """What all heats share: the compiled problem, the random state, the budget and what is spent of it."""
+
+    problem: Problem
+    compiled: CompiledProblem
+    limits: Limits
+    state: State
+    target_ns: int
+    evaluations: float
+    deadline_s: float | None = None
+    spent: int = 0
+    rate: float = 1000.0  # evaluations a second
+    interrupted: bool = False
+
+    def over(self, best_ns: int) -> bool:
+        """Whether to stop: target reached, budget spent, or interrupted."""
+        late = self.deadline_s is not None and time.monotonic() >= self.deadline_s
+        return self.interrupted or late or best_ns <= self.target_ns or self.spent >= self.evaluations
+
+
+def _prepare(
+    problem: Problem, seed: int, target_ns: int | None, budget_s: float | None, evaluations: int | None
+) -> _Race:
+    from crosspipe.solver.search_kernel import list_schedule, prepare
+    from crosspipe.solver.search_moves import climb, shake
+
+    compiled, limits = prepare(problem)
+    race = _Race(
+        problem=problem,
+        compiled=compiled,
+        limits=limits,
+        state=np.array([seed], dtype=np.uint64),
+        target_ns=target_ns or 0,
+        evaluations=math.inf if evaluations is None else evaluations,
+    )
+    policy, nothing = next(_rough_policies(race)), np.empty((0, 0), dtype=np.int64)
+    list_schedule(compiled, limits, policy, 0, nothing, nothing)  # compiles, if need be
+    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, race.state)
+    race.deadline_s = None if budget_s is None else time.monotonic() + budget_s
+    return race
+
+
+def _best_policy(race: _Race) -> Policy:
+    """The best policy that the budget finds."""
+    from crosspipe.schedule.kernel import NEVER
+    from crosspipe.solver.search_kernel import list_schedule
+    from crosspipe.solver.search_moves import shake
+
+    nothing = np.empty((0, 0), dtype=np.int64)
+
+    def run(policy: Policy) -> _Runner:
+        race.spent += 1
+        return _Runner(list_schedule(race.compiled, race.limits, policy, NEVER, nothing, nothing), policy)
+
+    field: list[_Runner] = []
+    for policy in _rough_policies(race):
+        field.append(run(policy))
+        if race.over(field[-1].makespan_ns):
+            break
+    distinct = {runner.makespan_ns: runner for runner in reversed(field)}
+    field = [distinct[makespan] for makespan in sorted(distinct)][:FIELD]
+    best, share = field[0], SHARE
+    while not race.over(best.makespan_ns):
+        before = field[0].makespan_ns
+        field = sorted((_climb(race, runner, share) for runner in field), key=lambda runner: runner.makespan_ns)
+        best = min(best, field[0], key=lambda runner: runner.makespan_ns)
+        if len(field) > 1:
+            field = field[: (len(field) + 1) // 2]
+            share = min(2 * share, PATIENCE)
+        elif field[0].makespan_ns == before:
+            field = [run(shake(race.compiled, best.policy, 3 * 2**i, race.state)) for i in range(FIELD // 2)]
+            share = SHARE
+    return best.policy
+
+
+def _climb(race: _Race, runner: _Runner, share: int) -> _Runner:
+    """The runner after `share` moves, or fewer if the race is over."""
+    from crosspipe.solver.search_moves import climb
+
+    makespan, policy = runner
+    left = share
+    while left > 0 and not race.over(makespan):
+        step = min(left, race.evaluations - race.spent)
+        if race.deadline_s is not None:
+            step = min(step, max(1, race.rate * LOOK_S))
+        step = int(step)
+        began = time.perf_counter()
+        try:
+            makespan = climb(race.compiled, race.limits, policy, makespan, race.target_ns, step, race.state)
+        except KeyboardInterrupt:
+            race.interrupted = True
+        race.rate = step / max(1e-6, time.perf_counter() - began)
+        race.spent += step
+        left -= step
+    return _Runner(makespan, policy)
+
+
+def _rough_policies(race: _Race) -> Iterator[Policy]:
+    """Where to start from: D first, or F first up to as many ahead as memory, or a ramp down the positions, allows.
+
+    Each with W last and W in turn, with patience for better blocks and without, and with and without choosing the order
+    of messages.
+    """
+    from crosspipe.solver.search_kernel import Policy
+
+    positions, n, sole = race.compiled.positions, race.compiled.microbatches, race.compiled.single_sender
+    ramp = np.arange(positions, 0, -1)
+    for forward_lag, cap in ((n, ramp), (-n, ramp), (n, n), (-n, n), (-ramp, n)):
+        for weight_grad_lag in (10 * n, 0):
+            for patience in (0.5, 0.0):
+                for choose in (False, True) if sole.any() else (False,):
+                    lag, message_lag = np.zeros((3, positions)), np.zeros((2, positions))
+                    lag[0], lag[2] = forward_lag, weight_grad_lag
+                    message_lag[1] = -n  # D before F
+                    yield Policy(
+                        lag=lag,
+                        cap=np.minimum(n, np.zeros(positions, dtype=np.int64) + cap),
+                        wait=np.full(4, patience),
+                        message_lag=message_lag,
+                        chosen=sole & choose,
+                    )
+
+
+def _schedule(race: _Race, policy: Policy) -> Schedule:
+    """The policy's order as a Schedule; messages are listed where first come first served would be longer."""
+    from crosspipe.schedule.kernel import NEVER
+    from crosspipe.solver.search_kernel import list_schedule
+
+    problem, n = race.problem, race.problem.microbatches
+    width = 3 * problem.chunks * n
+    orders = np.zeros((problem.stages, width), dtype=np.int64)
+    messages = np.full((race.compiled.wires, 4 * problem.positions * n), -1, dtype=np.int64)
+    list_schedule(race.compiled, race.limits, policy, NEVER, orders, messages)
+    listed = {}
+    for i, wire in enumerate(problem.wires):
+        if policy.chosen[i]:
+            codes = [divmod(int(code), n) for code in messages[i] if code >= 0]
+            listed[wire] = tuple(
+                Message(MESSAGE_KINDS[row // problem.positions], row % problem.positions, k) for row, k in codes
+            )
+
+    def block(code: int) -> Block:
+        row, chunk = divmod(code, problem.chunks)
+        return Block("FDW"[row % 3], chunk, row // 3)
+
+    plain = Schedule(
+        name="policy_search",
+        traversal=problem.traversal,
+        stages=problem.stages,
+        chunks=problem.chunks,
+        microbatches=n,
+        orders=tuple(tuple(block(code) for code in row) for row in orders.tolist()),
+        problem_digest=problem.digest(),
+    )
+    chosen = msgspec.structs.replace(plain, messages=listed)
+    return min(plain, chosen, key=lambda schedule: simulate(problem, schedule).makespan_ns)
