@@ -2,7 +2,7 @@
 
 The sender keeps the wire's state and writes into the header when the message may be used; it is never delayed itself.
 The receiver waits for the real bytes and then for that moment. Where the real transfer takes longer than the emulated
-one the message is late: the engine counts those. The method follows CrossPipe (ATC'25), section 6, without patching
+one the message is late: the engine counts those. The method follows CrossPipe (ATC'25), without patching
 PyTorch.
 """
 

@@ -1,7 +1,7 @@
 """From a Schedule to a Plan: which receive is posted when, into which buffer, and which send follows which block.
 
 The order of blocks is the Schedule's own; nothing is re-ordered here. Receives are put in the order of their sends and
-posted ahead by the predicted time of the send they meet (CrossPipe, Chen et al., ATC'25, section 5), so that no byte
+posted ahead by the predicted time of the send they meet (CrossPipe, Chen et al., ATC'25), so that no byte
 waits for a receiver that is busy computing.
 """
 

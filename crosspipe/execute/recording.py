@@ -20,6 +20,7 @@ from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, in_r
 from crosspipe.store import Iteration, Rank, RunRecord, save, write_timelines
 
 LATE_SHARE = 0.01  # of all blocks or messages; more is a finding
+GRADIENT_ERROR = 1e-5  # relative, in float32; more is a finding
 RAW_DEVIATION = 0.05  # of the makespan by the wall clock from the anchored one; more is a finding
 
 
@@ -177,6 +178,16 @@ def _late_channels(
     }
 
 
+def _gradients(error: float, dtype: str) -> tuple[Finding, ...]:
+    """A finding where gradients are further from one process than rounding explains (not judged below float32)."""
+    if dtype != "float32" or error <= GRADIENT_ERROR:
+        return ()
+    detail = (
+        f"gradients are {error:.1e} off those of one process (relative); {GRADIENT_ERROR:g} is explained by rounding"
+    )
+    return (Finding(name="gradients_differ", detail=detail),)
+
+
 class Result(msgspec.Struct, frozen=True):
     """What one rank hands to rank 0 at the end of a point."""
 
@@ -201,6 +212,7 @@ def write_point(
     measured = runs[run.warmup :]
     pairs = [timelines(problem, traces, session.origin) for traces in measured]
     errors = [r.gradient_relative_error for r in results if r.gradient_relative_error is not None]
+    gradients = _gradients(max(errors, default=0.0), session.model.dtype)
     record = RunRecord(
         problem_digest=plan.problem_digest,
         schedule_name=plan.schedule_name,
@@ -217,7 +229,7 @@ def write_point(
         gradient_relative_error=max(errors, default=None),
         delay_error_ns=delay_errors(problem, measured),
         messages_sent=sum(t.sent for traces in measured for t in traces),
-        findings=findings(problem, measured, iterations[run.warmup :]),
+        findings=findings(problem, measured, iterations[run.warmup :]) + gradients,
         ranks=ranks,
         environment={
             **environment,

@@ -7,7 +7,7 @@ the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -42,8 +42,3 @@ def relative_error(path: Path, parameters: Iterable[tuple[str, nn.Parameter]], *
             difference = float((gradient.double() - reference.double()).norm())
             worst = max(worst, difference / size if size else difference)
     return worst
-
-
-def named_parameters(stages: Mapping[int, nn.Module]) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of all chunks of a rank under their global names."""
-    return [pair for chunk in sorted(stages) for pair in stages[chunk].named_parameters()]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch import nn
 
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.clock import Clock, common_clock
@@ -68,12 +69,15 @@ def main(arguments: Sequence[str]) -> None:
     transport = open_transport(
         session.run.transport, rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s
     )
-    corpus = read_corpus(session.run.data)
     batches = Batches(
-        corpus, size=session.model.microbatch_size, sequence=session.model.sequence, seed=session.run.seed
+        read_corpus(session.run.data),
+        size=session.model.microbatch_size,
+        sequence=session.model.sequence,
+        seed=session.run.seed,
     )
+    member = _Member(session, transport, batches, position)
     for number, point in enumerate(session.points):
-        _Member(session, transport, batches, position).execute(number, point)
+        member.execute(number, point)
     transport.close()
 
 
@@ -110,6 +114,7 @@ class _Member:
             for chunk in range(problem.chunks)
         ]
         stages = [SplitBackward(module, loss_scale=1 / problem.microbatches) for module in modules]
+        parameters = [pair for module in modules for pair in module.named_parameters()]
         self.position.say("measuring activations")
         peak = peak_activation_bytes(problem, own, stages, session.message_format, self.batches)
         reference = self._reference(problem) if run.check_gradients else None
@@ -119,13 +124,12 @@ class _Member:
         ranks = self._ranks(problem, clock)
         if session.emulate:
             check_wires(plan, ranks)
-        optimizer = build_optimizer([p for m in modules for p in m.parameters()], learning_rate=run.learning_rate)
         self.position.plan([*map(str, own.actions), "gradient norm and optimizer step with the other ranks"])
         engine = Engine(
             problem,
             own,
             stages=stages,
-            optimizer=optimizer,
+            optimizer=build_optimizer([p for _, p in parameters], learning_rate=run.learning_rate),
             transport=self.transport,
             clock=clock,
             wires=open_wires(plan.wire_senders, rank, self.directory),
@@ -140,26 +144,37 @@ class _Member:
             ),
             at=self.position.at,
         )
+        traces, error = self._iterate(engine, reference, parameters)
+        self.position.say("collecting what the ranks measured")
+        mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=error)
+        rows = self.transport.allgather(msgspec.json.encode(mine))
+        if rank == 0:
+            self.position.say("writing the record")
+            results = [msgspec.json.decode(row, type=Result) for row in rows]
+            write_point(session, point, problem, plan, results, ranks, describe(self.transport.name))
+
+    def _iterate(
+        self, engine: Engine, reference: Path | None, parameters: list[tuple[str, nn.Parameter]]
+    ) -> tuple[tuple[Trace, ...], float | None]:
+        """All iterations, and how far this rank's gradients of the first one are from the reference."""
+        run = self.session.run
         traces: list[Trace] = []
         error = None
+        gc.unfreeze()
         gc.collect()
         gc.freeze()  # what stands now is not looked at again
         self.transport.allgather(b"")
         self.transport.timeout_s = run.timeout_s
         for index in range(run.warmup + run.iterations):
-            traces.append(engine.iterate(index))
-            gc.collect()  # never while something is timed
+            trace = engine.iterate(index)
+            traces.append(trace)
+            if trace.loss is not None:
+                spent = (trace.step_end_ns - trace.begin_ns) / 1e6
+                print(f"iteration {index}: loss {trace.loss:.4f}, {spent:.1f} ms", flush=True)
             if index == 0 and reference is not None:
-                names = [pair for module in modules for pair in module.named_parameters()]
-                error = relative_error(reference, names, factor=traces[0].clip_factor)
-        self.position.say("collecting what the ranks measured")
-        mine = msgspec.json.encode(
-            Result(traces=tuple(traces), peak_activation_bytes=peak, gradient_relative_error=error)
-        )
-        results = [msgspec.json.decode(raw, type=Result) for raw in self.transport.allgather(mine)]
-        if rank == 0:
-            self.position.say("writing the record")
-            write_point(session, point, problem, plan, results, ranks, describe(self.transport.name))
+                error = relative_error(reference, parameters, factor=trace.clip_factor)
+            gc.collect()  # never while something is timed
+        return tuple(traces), error
 
     def _ranks(self, problem: Problem, clock: Clock) -> tuple[Rank, ...]:
         """Where every rank runs. Collective."""
