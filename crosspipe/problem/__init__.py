@@ -1,8 +1,9 @@
 """WHAT is to be scheduled: block costs, links, traversal, memory, the Problem itself."""
 
-from crosspipe.problem.costs import BlockCost, BlockCosts, Spread
+from crosspipe.problem.costs import BlockCost, BlockCosts
 from crosspipe.problem.links import Finding, Hop, Link, LinkTable
 from crosspipe.problem.problem import DataParallel, Problem
+from crosspipe.problem.spread import Spread
 from crosspipe.problem.traversal import TRAVERSALS
 
 __all__ = [

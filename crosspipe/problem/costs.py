@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from crosspipe.errors import FieldError
+from crosspipe.problem.spread import Spread
 
 
 class BlockCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,15 +106,6 @@ def split(total: int, piece: int, pieces: int) -> int:
     """Share of `piece` (0-based) when `total` is cut into `pieces`; the remainder goes to piece 0."""
     share, rest = divmod(total, pieces)
     return share + rest if piece == 0 else share
-
-
-class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A measured quantity: median with its distribution-free 95 % interval (order statistics), and how many samples."""
-
-    median: float
-    low: float
-    high: float
-    samples: int
 
 
 class BlockCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="block_costs"):

@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from crosspipe.errors import FieldError
-from crosspipe.problem.costs import Spread
+from crosspipe.problem.spread import Spread
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from crosspipe.model.decoder import DecoderStage
 from crosspipe.model.optimizer import build_optimizer, clip_gradients, square_of_gradients
 from crosspipe.model.split_backward import SplitBackward
 from crosspipe.problem import Spread
-from crosspipe.profile.spread import spread
+from crosspipe.problem.spread import spread
 
 WARM_UP_ROUNDS = 3
 MOST_OPTIMIZER_STEPS = 20

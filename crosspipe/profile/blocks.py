@@ -7,6 +7,7 @@ F, D, W, F, B on fresh microbatches; times are medians with their distribution-f
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import sys
@@ -24,9 +25,9 @@ from crosspipe.model.decoder import DecoderStage, build_stage
 from crosspipe.model.memory import memory_tracker
 from crosspipe.model.split_backward import SplitBackward
 from crosspipe.problem import BlockCost, BlockCosts, Spread
+from crosspipe.problem.spread import FEWEST
 from crosspipe.profile.block_memory import BlockMemory, block_memory
 from crosspipe.profile.block_samples import Samples, StageData, believed, joined, time_after_pipeline, time_blocks
-from crosspipe.profile.spread import FEWEST
 
 PASSES_ON_CPU = 3
 Progress = Callable[[int, int, str], None]
@@ -261,7 +262,8 @@ def _print_table(costs: BlockCosts) -> None:
             times = ""
             for kind in "FDWB":
                 found = costs.spreads[f"{name}.{kind}"]
-                times += f"{f'{found.median / 1e6:.2f} [{found.low / 1e6:.2f}, {found.high / 1e6:.2f}]':>24}"
+                low, high = (math.nan if end is None else end / 1e6 for end in (found.low, found.high))
+                times += f"{f'{found.median / 1e6:.2f} [{low:.2f}, {high:.2f}]':>24}"
             kept, later = cost.forward_keep_bytes / 2**20, cost.weight_grad_release_bytes / 2**20
             print(f"{name:<7}{times}{kept:>10.2f}{later:>9.2f}{cost.forward_message_bytes / 1024:>10.0f}")
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosspipe.problem import Finding, Link, LinkTable
+from crosspipe.problem.spread import FEWEST, spread
 from crosspipe.profile import distrust
 from crosspipe.profile.fit import fit_link
 from crosspipe.profile.pingpong import Rule
 from crosspipe.profile.places import Place, medium, transport_environment
-from crosspipe.profile.spread import FEWEST, spread
 
 Samples = Mapping[tuple[str, int, int, int], NDArray[np.float64]]  # (transport, source, target, bytes): one-way ns
 
@@ -86,11 +86,7 @@ def describe(
     library: str,
 ) -> dict[str, str]:
     """How and where it was measured: hosts, cores, media, libraries, the variables that steer transports, the rule."""
-    settled = [
-        known.high - known.low <= rule.width * known.median
-        for times in samples.values()
-        if len(times) >= FEWEST and (known := spread(times)).median > 0
-    ]
+    settled = [spread(times).relative_width <= rule.width for times in samples.values() if len(times) >= FEWEST]
     described = {
         "hosts": ", ".join(f"{count} ranks on {host}" for host, count in Counter(p.host for p in places).items()),
         "cores_per_rank": ", ".join(str(len(place.cores)) for place in places),

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from crosspipe.profile.spread import spread
+from crosspipe.problem.spread import spread
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ def next_batch(counted_ns: NDArray[np.int64], spent_s: float, budget_s: float, r
     if count < rule.fewest:
         return rule.fewest - count
     known = spread(counted_ns)
-    if known.high - known.low <= rule.width * known.median:
+    if known.relative_width <= rule.width:
         return 0
     affordable = int((budget_s - spent_s) * 1e9 / known.median) - rule.warmup
     return max(0, min(count, affordable, rule.most - count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from crosspipe.problem import BlockCosts, Link, LinkTable, Problem
+from crosspipe.problem import BlockCosts, Link, LinkTable, Problem, Spread
 from crosspipe.report.artifacts import PointArtifacts
 from crosspipe.report.markup import Content, folded, table, tag
 from crosspipe.report.wording import MISSING, duration, number, size
@@ -62,16 +62,22 @@ def _link_row(links: LinkTable, link: Link) -> list[Content]:
         return f"rank {rank} ({node}, site {links.site_of_rank[rank]})"
 
     crossing = links.site_of_rank[link.source] != links.site_of_rank[link.target]
-    spread, bandwidth = link.latency, link.bandwidth_bytes_per_s
+    bandwidth = link.bandwidth_bytes_per_s
     return [
         f"{place(link.source)} → {place(link.target)}",
         "yes" if crossing else "no",
         link.transport,
         duration(link.latency_ns),
-        MISSING if spread is None else f"{duration(spread.low)} to {duration(spread.high)}",
+        _interval(link.latency),
         MISSING if bandwidth is None else f"{number(bandwidth * 8 / 1e9)} Gbit/s",
         f"{100 * link.residual:.1f} %",
     ]
+
+
+def _interval(spread: Spread | None) -> str:
+    if spread is None or spread.low is None or spread.high is None:
+        return MISSING
+    return f"{duration(spread.low)} to {duration(spread.high)}"
 
 
 def block_costs(artifacts: Mapping[str, PointArtifacts]) -> Content:
@@ -99,7 +105,9 @@ def _blocks(key: str, costs: BlockCosts) -> Content:
 
 def _profiled(costs: BlockCosts, name: str, duration_ns: int) -> str:
     spread, text = costs.spreads.get(name), number(duration_ns / 1e6)
-    return text if spread is None else f"{text} [{number(spread.low / 1e6)}, {number(spread.high / 1e6)}]"
+    if spread is None or spread.low is None or spread.high is None:
+        return text
+    return f"{text} [{number(spread.low / 1e6)}, {number(spread.high / 1e6)}]"
 
 
 def _after(costs: BlockCosts) -> Content:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crosspipe.problem import BlockCosts, Problem
+from crosspipe.problem.spread import spread
 from crosspipe.report.artifacts import PointArtifacts
-from crosspipe.report.statistics import median
 from crosspipe.schedule import Schedule, TimedBlock
 from crosspipe.schedule.timeline import memory_steps
 from crosspipe.store.campaign_file import CampaignPoint, Label
@@ -116,9 +116,6 @@ def _peak_activation_bytes(problem: Problem, schedule: Schedule) -> int:
 
 def _run_values(run: RunRecord) -> dict[str, Any]:
     measured = run.measured
-    iteration = median(i.iteration_ns / 1e6 for i in measured)
-    makespan = median(i.makespan_ns / 1e6 for i in measured)
-    raw = median(i.raw_makespan_ns / 1e6 for i in measured)
     values: dict[str, Any] = {
         "origin": run.origin,
         "transport": run.transport,
@@ -134,19 +131,22 @@ def _run_values(run: RunRecord) -> dict[str, Any]:
     }
     if run.iterations:
         values |= {"loss_first": run.iterations[0].loss, "loss_last": run.iterations[-1].loss}
-    if iteration is not None and makespan is not None and raw is not None:
+    if measured:
+        iteration = spread(i.iteration_ns / 1e6 for i in measured)
+        makespan = spread(i.makespan_ns / 1e6 for i in measured)
+        raw = spread(i.raw_makespan_ns / 1e6 for i in measured)
         values |= {
-            "measured_makespan_ms": makespan.value,
-            "measured_iteration_ms": iteration.value,
+            "measured_makespan_ms": makespan.median,
+            "measured_iteration_ms": iteration.median,
             "measured_iteration_low_ms": iteration.low,
             "measured_iteration_high_ms": iteration.high,
             "measured_iteration_minimum_ms": min(i.iteration_ns for i in measured) / 1e6,
-            "makespan_error_percent": percent_of(makespan.value, values["predicted_makespan_ms"]),
-            "error_percent": percent_of(iteration.value, values["predicted_iteration_ms"]),
+            "makespan_error_percent": percent_of(makespan.median, values["predicted_makespan_ms"]),
+            "error_percent": percent_of(iteration.median, values["predicted_iteration_ms"]),
             "late_blocks": sum(i.late_blocks for i in measured),
             "late_messages": sum(i.late_messages for i in measured),
             "largest_lateness_ms": max(i.largest_lateness_ns for i in measured) / 1e6,
-            "raw_makespan_ms": raw.value,
+            "raw_makespan_ms": raw.median,
         }
     return values
 

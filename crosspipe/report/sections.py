@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from crosspipe.problem.spread import spread
 from crosspipe.report import prose
 from crosspipe.report.figures import Picture
 from crosspipe.report.findings import ERROR_LIMIT_PERCENT
 from crosspipe.report.markup import Content, tag
 from crosspipe.report.results import STATIC_SCHEDULES, Results
 from crosspipe.report.rows import groups
-from crosspipe.report.statistics import median
 from crosspipe.report.svg import embedded
 from crosspipe.report.tables import against_static, fastest
 from crosspipe.report.wording import gap, interval, joined
@@ -99,11 +99,10 @@ def _agreement(rows: Sequence[dict[str, Any]]) -> str:
     if not errors:
         return "No run has finished, so prediction and measurement cannot be compared yet."
     worst, row = max(errors, key=lambda pair: pair[0])
-    middle = median(error for error, _ in errors)
-    assert middle is not None
+    middle = spread(error for error, _ in errors).median
     return (
         f"Prediction against measurement: the median of the absolute error over {len(errors)} points is "
-        f"{middle.value:.2f} %, the largest {worst:.2f} % ({row['schedule']}, delay {row['delay']})."
+        f"{middle:.2f} %, the largest {worst:.2f} % ({row['schedule']}, delay {row['delay']})."
     )
 
 

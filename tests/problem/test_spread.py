@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from crosspipe.profile.spread import interval_ranks, spread
+from crosspipe.problem.spread import interval_ranks, spread
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_ranks_of_many_samples_follow_the_normal_limit() -> None:
 def test_too_few_samples_know_nothing_of_their_spread() -> None:
     assert interval_ranks(5) is None
     few = spread([3, 1, 2])
-    assert (few.median, few.low, few.high, few.samples) == (2, -math.inf, math.inf, 3)
+    assert (few.median, few.low, few.high, few.samples) == (2, None, None, 3)
     with pytest.raises(ValueError, match="no samples"):
         spread([])
 
@@ -39,3 +39,19 @@ def test_the_interval_covers_the_median_of_a_skewed_distribution() -> None:
         drawn = spread(rng.exponential(size=25))
         inside += drawn.low <= math.log(2) <= drawn.high
     assert 0.94 <= inside / 1000 <= 0.98  # exactly 0.957 by the binomial distribution
+
+
+@pytest.mark.parametrize("samples", range(6, 70))
+def test_ranks_cover_95_percent_and_the_next_narrower_do_not(samples: int) -> None:
+    def coverage(low: int, high: int) -> float:
+        return sum(math.comb(samples, k) for k in range(low + 1, high + 1)) / 2**samples
+
+    low, high = interval_ranks(samples) or (-1, -1)
+    assert low + high == samples - 1
+    assert coverage(low, high) >= 0.95
+    assert low + 1 >= high - 1 or coverage(low + 1, high - 1) < 0.95
+
+
+def test_width_over_the_median_by_hand() -> None:
+    assert spread([6, 5, 4, 3, 2, 1]).relative_width == pytest.approx(5 / 3.5)
+    assert spread([1, 2, 3]).relative_width == math.inf
