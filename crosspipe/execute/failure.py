@@ -92,7 +92,7 @@ def report_failures(rank: int, directory: Path) -> None:
 
 
 def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int, int]) -> Culprit:
-    """Who is to blame, from the exit code of each rank (None: still running) and what the ranks left in `directory`.
+    """Who is to blame, from the exit code of each rank (None: still running, or unknown) and what they left behind.
 
     In this order: a rank killed by a signal; one whose own work failed; one that ended without a word; one that is
     still there and silent (stopped first, then busy rather than waiting); else the first witness.

@@ -227,7 +227,7 @@ def write_point(
         peak_activation_bytes=tuple(result.peak_activation_bytes for result in results),
         planned_receive_bytes=plan.receive_bytes,
         gradient_relative_error=max(errors, default=None),
-        delay_error_ns=delay_errors(problem, measured),
+        delay_error_ns=delay_errors(problem, measured) if session.emulate else {},
         messages_sent=sum(t.sent for traces in measured for t in traces),
         findings=findings(problem, measured, iterations[run.warmup :]) + gradients,
         ranks=ranks,

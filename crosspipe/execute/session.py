@@ -63,7 +63,8 @@ def run_points(
     A finished point has `run.json`, `timelines.parquet` and `raw_timelines.parquet` in its `out`. A failure is a
     StageFailed that names the rank, what became of it, where it was, and the end of its log; a point that cannot be
     lowered is refused before anything starts. Whatever ends this generator ends the ranks; if this process dies they
-    die with it. `launch` starts the ranks (default: processes of this machine).
+    die with it. `launch` starts the ranks (default: processes of this machine) and returns one process for each, or one
+    that stands for all.
     """
     directory = Path(session.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -150,8 +151,12 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
     while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
         time.sleep(_POLL_S)
     directory, points = Path(session.directory), session.points
-    codes = [rank.poll() for rank in ranks]
-    culprit = find_culprit(directory, codes, {rank: process.pid for rank, process in enumerate(ranks)})
+    codes: list[int | None] = [None] * session.ranks  # unknown where one process (srun) stands for all ranks
+    pids: dict[int, int] = {}
+    if len(ranks) == session.ranks:
+        codes = [rank.poll() for rank in ranks]
+        pids = {rank: process.pid for rank, process in enumerate(ranks)}
+    culprit = find_culprit(directory, codes, pids)
     log = log_file(directory, culprit.rank)
     failure = StageFailed(f"{culprit}; end of {log}: {_tail(log) or '(empty)'}")
     for point in _finished(points[done:]):
