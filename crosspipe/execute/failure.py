@@ -120,7 +120,7 @@ def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int
         stopped = [rank for rank in silent if rank in pids and _is_stopped(pids[rank])]
         if stopped:
             return culprit(stopped[0], "is stopped")
-        rank = min(silent, key=lambda r: (_waits(positions[r]), positions[r].stamp_ns if positions[r] else 0))
+        rank = min(silent, key=lambda r: _patience(positions[r]))
         return culprit(rank, "hangs")
     rank = min(reports, key=lambda r: reports[r].stamp_ns)
     return culprit(rank, f"failed: {reports[rank].message}")
@@ -133,8 +133,9 @@ def _read_report(directory: Path, rank: int) -> Report | None:
         return None
 
 
-def _waits(position: Position | None) -> bool:
-    return position is not None and position.words.startswith("wait for")
+def _patience(position: Position | None) -> tuple[bool, int]:
+    """Sort key of silent ranks: one that is busy comes before one that waits, then the one silent for longest."""
+    return (False, 0) if position is None else (position.words.startswith("wait for"), position.stamp_ns)
 
 
 def _is_stopped(pid: int) -> bool:
