@@ -34,6 +34,8 @@ from crosspipe.errors import CrosspipeError
 
 Launch = Callable[[list[dict[str, Any]], list[list[str]]], None]
 _MODULE = "hydra_plugins.crosspipe"
+# Hydra's own questions; everything else is a sweep, and saying so keeps its error messages to the point
+_ASKS = ("--cfg", "-c", "--info", "-i", "--shell-completion", "-sc", "--hydra-help", "--version", "-m", "--multirun")
 
 
 class ConfigError(CrosspipeError):
@@ -134,7 +136,8 @@ def compose_and_launch(arguments: Sequence[str], launch: Launch) -> None:
     """
     register()
     before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["crosspipe run", *arguments]
+    asked = any(text in _ASKS or text.startswith(("--cfg=", "--info=")) for text in arguments)
+    sys.argv = ["crosspipe run", *([] if asked else ["--multirun"]), *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     try:
         application = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")

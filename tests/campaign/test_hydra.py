@@ -67,6 +67,7 @@ def test_hydra_refusals_are_one_line_and_wrong_usage(compose: Callable[..., Comp
         (["solver.wrokers=2"], "Key 'wrokers' is not in struct"),
         (["solver.time_limit_s=["], "override 'solver.time_limit_s=[': no viable alternative"),
         (["run.iterations=${nowhere}"], "nowhere"),
+        (["schedule=1f1b,zbh1", "netwrok.delay=[0,0]"], "Could not override 'netwrok.delay'"),
     ):
         with pytest.raises(ConfigError) as caught:
             compose(*arguments)
