@@ -83,7 +83,7 @@ def improve(
     )
 
 
-class _Listener(cp_model.CpSolverSolutionCallback):
+class _Listener(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
     def __init__(self, listen: Callable[[int, int], None]) -> None:
         super().__init__()
         self._listen = listen

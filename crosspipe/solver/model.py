@@ -10,22 +10,23 @@ constraints are those of the CrossPipe paper (Chen et al., ATC'25, section 4), i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
-from typing import NamedTuple
+from itertools import combinations, product
+from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
 from crosspipe.problem import Hop, Problem
 from crosspipe.solver.inorder import fusing_pays
 
-Truth = cp_model.IntVar | bool
-Key = tuple[str, int]  # (kind, position) of a line
+Truth: TypeAlias = cp_model.IntVar | bool
+Key: TypeAlias = tuple[str, int]  # (kind, position) of a line
 
 
 class Line(NamedTuple):
     """Entries in a fixed order; `microbatches[i]` is that of entry i.
 
     `start` and `end` are per entry; a message also has `ready`, when it may leave, and its `sender`, a stage.
+    `may_be_instant`: entries can have length 0.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Line(NamedTuple):
     intervals: list[cp_model.IntervalVar]
     ready: list[cp_model.LinearExprT]
     sender: int
+    may_be_instant: bool
 
     @property
     def key(self) -> Key:
@@ -148,7 +150,9 @@ def _blocks(model: Model, stage: int, chunk: int, upper: int) -> dict[Key, Line]
     for kind in "FDW":
         cut = problem.weight_grad_pieces if kind == "W" else 1
         microbatches = tuple(k for k in range(problem.microbatches) for _ in range(cut))
-        line = Line(kind, position, microbatches, [], [], [], [], stage)
+        instant = cost.duration_ns(kind, cut - 1, cut) == 0 or (kind == "W" and bool(fused))
+        instant = instant or (kind == "D" and bool(fused) and cost.backward_ns == 0)
+        line = Line(kind, position, microbatches, [], [], [], [], stage, instant)
         for i, microbatch in enumerate(microbatches):
             name = f"{kind}{position}_{i}"
             length = cost.duration_ns(kind, i % cut, cut)
@@ -196,7 +200,8 @@ def _messages(model: Model, upper: int) -> dict[str, dict[Key, Line]]:
             ready = lines[kind, position].end
         leaves = ready
         if hop.wire in queueing:
-            line = Line(kind, position, tuple(range(len(ready))), [], [], [], ready, stage)
+            instant = hop.serialisation_ns == 0
+            line = Line(kind, position, tuple(range(len(ready))), [], [], [], ready, stage, instant)
             for i, earliest in enumerate(ready):
                 name = f"{kind}{position}_message{i}"
                 start = cp.new_int_var(0, upper, name)
@@ -260,7 +265,9 @@ def _resource(cp: cp_model.CpModel, lines: dict[Key, Line], positions: int) -> R
         pairs[first.key, second.key] = Pair(first, second, before)
     if pairs:
         cp.add_no_overlap([interval for line in lines.values() for interval in line.intervals])
-    return Resource(lines, pairs)
+    resource = Resource(lines, pairs)
+    _acyclic(cp, resource)
+    return resource
 
 
 def _monotone(cp: cp_model.CpModel, before: list[list[Truth]]) -> None:
@@ -273,6 +280,21 @@ def _monotone(cp: cp_model.CpModel, before: list[list[Truth]]) -> None:
                 cp.add_implication(literal, before[i - 1][j])
             if j + 1 < len(row) and not isinstance(row[j + 1], bool):
                 cp.add_implication(literal, row[j + 1])
+
+
+def _acyclic(cp: cp_model.CpModel, resource: Resource) -> None:
+    """Times forbid that three entries precede one another in a circle, unless none of them has a length."""
+    instant = [line for line in resource.lines.values() if line.may_be_instant]
+    for a, b, c in combinations(instant, 3):
+        for i, j, k in product(range(len(a.start)), range(len(b.start)), range(len(c.start))):
+            circle = [
+                resource.before(a.key, i, b.key, j),
+                resource.before(b.key, j, c.key, k),
+                resource.before(c.key, k, a.key, i),
+            ]
+            for way in (circle, [negated(truth) for truth in circle]):
+                if not any(truth is False for truth in way):
+                    cp.add_bool_or([negated(truth) for truth in way])
 
 
 def _memory(model: Model, stage: int) -> None:

@@ -6,12 +6,13 @@ A method that does not allow the counts, or does not fit the memory, simply cont
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from crosspipe.errors import FieldError, Infeasible
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Schedule, check, simulate
-from crosspipe.solver.certify import Found, require_memory, schedule_of
+from crosspipe.solver.certify import Found, schedule_of
 from crosspipe.solver.static import FIXED_ORDERS, Orders
 
 
@@ -36,33 +37,32 @@ def judged(problem: Problem, name: str, found: Found) -> Candidate:
 def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> list[Candidate]:
     """Valid schedules from hints, static families, the greedy and, always, one microbatch at a time; best first.
 
-    Raises Infeasible, with stage, need and limit, where not even one microbatch at a time fits.
+    The problem's memory must have room for one microbatch (`Problem.check_memory_floor`).
     """
-    methods: list[tuple[str, Callable[[], Found]]] = [
-        (one.provenance.method if one.provenance else one.name or "hint", lambda one=one: _given(one)) for one in hints
-    ]
+    methods: list[tuple[str, Callable[[], Found]]] = [("hint", partial(_given, hint)) for hint in hints]
     for name, (traversal, orders) in FIXED_ORDERS.items():
         if traversal == problem.traversal:
-            methods.append((name, lambda orders=orders: Found(orders=orders(problem))))
+            methods.append((name, partial(_ordered, problem, orders)))
     if problem.traversal == "ud":
         from crosspipe.solver.greedy import cross_ud_sub  # compiles with numba
 
-        methods.append(("cross_ud_sub", lambda: cross_ud_sub(problem, pieces)))
-    methods.append(("one_at_a_time", lambda: Found(orders=one_at_a_time(problem))))
+        methods.append(("cross_ud_sub", partial(cross_ud_sub, problem, pieces)))
+    methods.append(("one_at_a_time", partial(_ordered, problem, one_at_a_time)))
     valid = []
     for name, method in methods:
         try:
             valid.append(judged(problem, name, method()))
         except (FieldError, Infeasible):
             continue
-    if not valid:
-        alone = schedule_of(problem, "one microbatch at a time", Found(orders=one_at_a_time(problem)))
-        require_memory(problem, alone.name, simulate(problem, alone))
     return sorted(valid, key=lambda candidate: candidate.makespan_ns)
 
 
 def _given(hint: Schedule) -> Found:
     return Found(orders=hint.orders, messages=hint.messages)
+
+
+def _ordered(problem: Problem, orders: Callable[[Problem], Orders]) -> Found:
+    return Found(orders=orders(problem))
 
 
 def one_at_a_time(problem: Problem) -> Orders:

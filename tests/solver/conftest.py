@@ -37,27 +37,35 @@ def random_problems(
     microbatches: tuple[int, int] = (1, 6),
     pieces: tuple[int, ...] = (1,),
     data_parallel: bool = False,
+    wire: str | None = None,
     fused: bool = False,
 ) -> Problem:
-    """A feasible Problem; limits are between one microbatch and all of them; some wires are shared by boundaries."""
+    """A feasible Problem; limits are between one microbatch and all of them.
+
+    Every boundary has its own wires, or none, and so has the data parallelism of a (stage, chunk); with `wire` all of
+    that shares this one.
+    """
     p, n = draw(st.integers(*stages)), draw(st.integers(*microbatches))
     chunks = 1 if traversal == "ud" else 2
     costs = tuple(tuple(draw(block_costs(fused=fused)) for _ in range(chunks)) for _ in range(p))
     positions = p * chunks
 
     def hop(name: str) -> Hop:
-        return draw(
-            st.builds(Hop, latency_ns=TIMES, serialisation_ns=st.integers(0, 6), wire=st.sampled_from([None, name]))
-        )
+        own = wire or draw(st.sampled_from([None, name]))
+        return Hop(latency_ns=draw(TIMES), serialisation_ns=draw(st.integers(0, 6)), wire=own)
 
     def boundary(here: int, there: int) -> Hop:
         a, b = (place_of(traversal, p, x)[0] for x in (here, there))
         return Hop() if a == b else hop(f"{a}>{b}")
 
-    def parallel() -> DataParallel:
-        return DataParallel(reduce=hop("0>1"), gather=draw(st.none() | st.just(hop("0>1"))))
+    def parallel(stage: int, chunk: int) -> DataParallel:
+        reduce, gather = (hop(wire or f"dp{stage}.{chunk}") for _ in range(2))
+        return DataParallel(reduce=reduce, gather=draw(st.sampled_from([None, gather])))
 
-    floors = [sum(c.forward_keep_bytes for c in row) + row[-1].input_grad_take_bytes for row in costs]
+    floors = [
+        max(sum(c.forward_keep_bytes for c in row[: i + 1]) + c.input_grad_take_bytes for i, c in enumerate(row))
+        for row in costs
+    ]
     limits = tuple(draw(st.none() | st.integers(floor, floor * n)) for floor in floors)
     return Problem(
         traversal=traversal,
@@ -70,7 +78,7 @@ def random_problems(
         activation_limit_bytes=limits,
         sites=tuple(range(p)),
         weight_grad_pieces=draw(st.sampled_from(pieces)),
-        data_parallel=tuple(tuple(parallel() for _ in range(chunks)) for _ in range(p)) if data_parallel else (),
+        data_parallel=tuple(tuple(parallel(s, c) for c in range(chunks)) for s in range(p)) if data_parallel else (),
     )
 
 
