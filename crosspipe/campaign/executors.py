@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,7 +91,8 @@ class LocalExecutor:
 
         executor = submitit.LocalExecutor(folder=self._logs)
         executor.update_parameters(timeout_min=task.resources.minutes, stderr_to_stdout=True, signal_delay_s=5)
-        with environment(task.resources.environment):
+        # a cancelled controller dies with a traceback, which is nobody's news
+        with environment(task.resources.environment), stderr_into(self._logs / "submitit.log"):
             return LocalJob(executor.submit(submitted, str(path)))
 
 
@@ -150,3 +152,18 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def stderr_into(path: Path) -> Iterator[None]:
+    """Appends to a file what the processes started in the block say on stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)

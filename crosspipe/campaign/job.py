@@ -11,18 +11,20 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from crosspipe.campaign.outcomes import JobRecord, read_outcome, say_now, write_job, write_outcome
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import ArtifactError, CrosspipeError
-from crosspipe.store import Making, Store, load, my_claim
+from crosspipe.store import Making, Store, claims, load, my_claim
 
 Ended = tuple[Making, CrosspipeError | None]  # an artifact and why it failed, if it did
+HEARTBEAT_S = claims.SILENT_S / 20
 PATIENCE_S = 5.0  # for a file system that lags behind the job that made an input
 
 
@@ -61,7 +63,9 @@ def run_task(path: str) -> None:
         if mine:
             _make(body, mine, context, end)
         elif pending:
-            context.say("waiting for another campaign that makes the same artifact")
+            holder = store.holder(pending[0])
+            who = f"process {holder.claim.pid} on {holder.claim.host}" if holder else "another campaign"
+            context.say(f"waiting for {who}, which makes the same artifact")
             time.sleep(1.0)
 
 
@@ -118,16 +122,17 @@ def _make(
         end(reference, error)
 
     try:
-        for making, error in body(mine, context):
-            reference = making.request.reference
-            try:
-                if error is not None:
-                    raise error
-                context.store.finish(making)
-                del left[reference]
-                end(reference, None)
-            except CrosspipeError as failure:
-                failed(reference, failure)
+        with _heartbeat(left):
+            for making, error in body(mine, context):
+                reference = making.request.reference
+                try:
+                    if error is not None:
+                        raise error
+                    context.store.finish(making)
+                    del left[reference]
+                    end(reference, None)
+                except CrosspipeError as failure:
+                    failed(reference, failure)
         for reference in list(left):
             failed(reference, CrosspipeError(f"the {context.task.stage} stage ended without a word about it"))
     except Exception as error:  # noqa: BLE001 - the job's boundary: whatever it was, the log has it and the campaign goes on
@@ -137,6 +142,25 @@ def _make(
     finally:
         for making in left.values():  # cancelled: no outcome, the next start goes on
             context.store.abandon(making)
+
+
+@contextlib.contextmanager
+def _heartbeat(makings: Mapping[str, Making]) -> Iterator[None]:
+    """Touches the claims of what is being made, so that other machines know that this job lives."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(HEARTBEAT_S):
+            for making in list(makings.values()):
+                claims.touch(making.directory, making.claim)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def unexpected(error: Exception) -> CrosspipeError:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from crosspipe.errors import StageFailed
 
+_LIBC = ctypes.CDLL(None)  # loaded here: little may be done between fork and exec
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 
@@ -78,6 +79,6 @@ def tail(log: Path, lines: int) -> str:
 
 def die_with(parent: int) -> None:
     """In a child, before exec: SIGTERM when the parent dies, whatever kills it (Linux)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before
         os.kill(os.getpid(), signal.SIGTERM)

@@ -100,7 +100,7 @@ def _state(store: Store, directory: Path, reference: str) -> tuple[str, Outcome 
     if store.done(reference) is not None:
         return "done", None
     holder = store.holder(reference)
-    if holder is not None and holder_lives(holder):
+    if holder is not None and holder_lives(holder.claim, holder.silent_s):
         return "running", None
     outcome = outcomes.read_outcome(directory, reference)
     if outcome is None or outcome.status == "done":  # done once, and gone from the store since

@@ -2,11 +2,13 @@
 
 The first claim on an artifact is `claim.json`; one that takes over from a dead holder is `claim.2.json`, and so on.
 Each is created exclusively and complete (a hard link), the highest number holds, and nothing is ever deleted before the
-artifact is done: so of many that find a holder dead, exactly one takes over.
+artifact is done: so of many that find a holder dead, exactly one takes over. A holder touches its claim now and then,
+which tells other machines that it lives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -14,10 +16,15 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from crosspipe.errors import ArtifactError
 from crosspipe.store.files import disk_errors, flush, load, pretty, share
+
+SILENT_S = 600.0  # a holder on another machine that has not touched its claim for so long is dead
+Lives = Callable[["Claim", float], bool]  # given the claim and for how many seconds it has been silent
 
 _NAME = re.compile(r"claim(?:\.(\d+))?\.json")
 
@@ -38,6 +45,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     job: str | None = None
     array_index: int | None = None
     released: bool = False
+
+
+class Held(NamedTuple):
+    """Who holds an artifact: the number of the claim, the claim, and for how long its holder has been silent."""
+
+    number: int
+    claim: Claim
+    silent_s: float
 
 
 def my_claim(job: str | None = None, array_index: int | None = None) -> Claim:
@@ -63,39 +78,53 @@ def process_started(pid: int) -> str | None:
     return None if state in "ZX" else f"{boot}:{rest[18]}"
 
 
-def holder_lives(claim: Claim) -> bool:
-    """Whether the holder still works: exact on its own machine, assumed elsewhere (a scheduler may know better)."""
+def holder_lives(claim: Claim, silent_s: float = 0.0) -> bool:
+    """Whether the holder still works: exact on its own machine, elsewhere by when it last touched its claim."""
     if claim.released:
         return False
     if claim.host != socket.gethostname():
-        return True
+        return silent_s < SILENT_S
     return process_started(claim.pid) == claim.process_started
 
 
-def current(directory: Path) -> tuple[int, Claim] | None:
-    """The claim that holds `directory`, with its number; None if nobody ever claimed it."""
+def current(directory: Path) -> Held | None:
+    """The claim that holds `directory`; None if nobody ever claimed it, or it has just been cleared."""
     numbers = [int(found[1] or 1) for name in _listing(directory) if (found := _NAME.fullmatch(name))]
     if not numbers:
         return None
-    number = max(numbers)
-    return number, load(_path(directory, number), Claim)
+    path = _path(directory, max(numbers))
+    try:
+        silent_s = time.time() - path.stat().st_mtime
+        return Held(max(numbers), load(path, Claim), silent_s)
+    except (FileNotFoundError, ArtifactError):
+        if path.exists():
+            raise
+        return None
 
 
-def take(directory: Path, claim: Claim, lives: Callable[[Claim], bool] = holder_lives) -> Claim:
+def take(directory: Path, claim: Claim, lives: Lives = holder_lives) -> Claim:
     """Tries to claim `directory`; returns the claim that holds it afterwards (`claim` itself if it won)."""
     while True:
         held = current(directory)
-        if held is not None and (held[1].token == claim.token or lives(held[1])):
-            return held[1]
-        if _create(_path(directory, (held[0] if held else 0) + 1), claim):
+        if held is not None and (held.claim.token == claim.token or lives(held.claim, held.silent_s)):
+            return held.claim
+        if _create(_path(directory, (held.number if held else 0) + 1), claim):
             return claim
+
+
+def touch(directory: Path, claim: Claim) -> None:
+    """Says that the holder of `claim` lives."""
+    held = current(directory)
+    if held is not None and held.claim.token == claim.token:
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(_path(directory, held.number))
 
 
 def release(directory: Path, claim: Claim) -> None:
     """Gives up `claim` after a failure, so that the next to come need not ask whether its holder lives."""
     held = current(directory)
-    if held is not None and held[1].token == claim.token:
-        _create(_path(directory, held[0] + 1), msgspec.structs.replace(claim, released=True))
+    if held is not None and held.claim.token == claim.token:
+        _create(_path(directory, held.number + 1), msgspec.structs.replace(claim, released=True))
 
 
 def clear(directory: Path) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import msgspec
 
 from crosspipe.errors import ArtifactError
 from crosspipe.store import claims
-from crosspipe.store.claims import Claim, holder_lives
+from crosspipe.store.claims import Claim, Held, Lives, holder_lives
 from crosspipe.store.files import disk_errors, flush, load, save, share
 from crosspipe.store.request import Request
 
@@ -118,12 +118,11 @@ class Store:
         for path in sorted(self.root.glob(f"*/*/{REQUEST}")):
             yield f"{path.parent.parent.name}/{path.parent.name}"
 
-    def holder(self, reference: Request | str) -> Claim | None:
+    def holder(self, reference: Request | str) -> Held | None:
         """Who claims to be making the artifact, alive or not."""
-        held = claims.current(self.directory(reference))
-        return held[1] if held else None
+        return claims.current(self.directory(reference))
 
-    def claim(self, request: Request, claim: Claim, lives: Callable[[Claim], bool] = holder_lives) -> Claim | None:
+    def claim(self, request: Request, claim: Claim, lives: Lives = holder_lives) -> Claim | None:
         """Claims an artifact that is to be made. None: go ahead; else the living claim of whoever makes it."""
         holder = claims.take(self.register(request), claim, lives)
         return None if holder.token == claim.token else holder

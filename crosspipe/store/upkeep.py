@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import msgspec
 
 from crosspipe.errors import ArtifactError, FieldError
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile
-from crosspipe.store.claims import Claim, holder_lives
+from crosspipe.store.claims import Lives, holder_lives
 from crosspipe.store.files import load, save
 from crosspipe.store.store import REQUEST, Store
 
@@ -65,7 +64,7 @@ def used_by(store: Store) -> dict[str, tuple[str, ...]]:
     return {reference: tuple(names) for reference, names in users.items()}
 
 
-def listing(store: Store, lives: Callable[[Claim], bool] = holder_lives) -> list[Kept]:
+def listing(store: Store, lives: Lives = holder_lives) -> list[Kept]:
     """Every artifact of the store, oldest first."""
     if not store.root.is_dir():
         raise ArtifactError(f"{store.root}: there is no store here; give its folder with --store DIR")
@@ -74,7 +73,7 @@ def listing(store: Store, lives: Callable[[Claim], bool] = holder_lives) -> list
     return sorted(kept, key=lambda artifact: -artifact.age_s)
 
 
-def collect(store: Store, *, dry_run: bool = False, lives: Callable[[Claim], bool] = holder_lives) -> list[Kept]:
+def collect(store: Store, *, dry_run: bool = False, lives: Lives = holder_lives) -> list[Kept]:
     """Removes what no campaign uses and nobody is making; returns what went (or, with `dry_run`, would go)."""
     gone = [
         artifact
@@ -87,7 +86,7 @@ def collect(store: Store, *, dry_run: bool = False, lives: Callable[[Claim], boo
     return gone
 
 
-def _kept(store: Store, reference: str, campaigns: tuple[str, ...], lives: Callable[[Claim], bool]) -> Kept:
+def _kept(store: Store, reference: str, campaigns: tuple[str, ...], lives: Lives) -> Kept:
     directory = store.directory(reference)
     holder = store.holder(reference)
     if (directory / "done.json").exists():
@@ -95,7 +94,7 @@ def _kept(store: Store, reference: str, campaigns: tuple[str, ...], lives: Calla
     elif holder is None:
         state = "planned"
     else:
-        state = "making" if lives(holder) else "dead"
+        state = "making" if lives(holder.claim, holder.silent_s) else "dead"
     try:
         stale = tuple(store.stale(reference))
     except (ArtifactError, FieldError):

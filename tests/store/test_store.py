@@ -19,7 +19,7 @@ import pytest
 
 from crosspipe.errors import ArtifactError
 from crosspipe.store import Request, Store, my_claim
-from crosspipe.store.claims import current, holder_lives, process_started
+from crosspipe.store.claims import current, holder_lives, process_started, touch
 
 SOLVE = Request(stage="solve", version=1, config={"schedule": "1f1b", "seed": 0}, inputs={"blocks": "blocks/ab"})
 LINKS = Request(stage="links", version=1, config={"ranks": 4})
@@ -100,15 +100,30 @@ def test_a_living_claim_is_honoured_and_a_dead_one_taken_over(tmp_path: Path) ->
     assert store.claim(LINKS, my_claim()) is None
     found = current(store.directory(LINKS))
     assert found is not None
-    assert (found[0], found[1].pid) == (2, os.getpid())
+    assert (found.number, found.claim.pid) == (2, os.getpid())
 
 
 def test_a_process_number_used_again_is_not_the_holder() -> None:
     claim = my_claim()
     assert holder_lives(claim)
     assert not holder_lives(msgspec.structs.replace(claim, process_started="another boot:1"))
-    assert holder_lives(msgspec.structs.replace(claim, host="elsewhere", process_started=""))
+    elsewhere = msgspec.structs.replace(claim, host="elsewhere", process_started="")
+    assert holder_lives(elsewhere, silent_s=30.0)
+    assert not holder_lives(elsewhere, silent_s=3600.0)
+    assert not holder_lives(msgspec.structs.replace(claim, released=True))
     assert process_started(2**22 + 1) is None
+
+
+def test_a_silent_holder_on_another_machine_is_taken_over_unless_it_touches_its_claim(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), msgspec.structs.replace(my_claim(), host="elsewhere")
+    assert store.claim(LINKS, other) is None
+    file = store.directory(LINKS) / "claim.json"
+    long_ago = time.time() - 3600
+    os.utime(file, (long_ago, long_ago))
+    touch(store.directory(LINKS), other)
+    assert store.claim(LINKS, my_claim()) == other
+    os.utime(file, (long_ago, long_ago))
+    assert store.claim(LINKS, my_claim()) is None
 
 
 def _race(root: str, start_at: float, results: multiprocessing.queues.Queue) -> None:
