@@ -117,10 +117,12 @@ def _write_campaign(plan: Plan, directory: Path) -> None:
         environment={"crosspipe": crosspipe.__version__, "python": platform.python_version(), "host": platform.node()},
     )
     save(directory / CAMPAIGN_FILE, campaign)
-    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim(), log=""))
+    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim()))
     enter_campaign(plan.store, directory)
     for reference in plan.missing:
-        plan.store.register(plan.graph.nodes[reference].request)
+        request = plan.graph.nodes[reference].request
+        if request.epoch is not None:  # a measurement begun: others join it instead of beginning another
+            plan.store.register(request)
         outcomes.forget_outcome(directory, reference)
 
 

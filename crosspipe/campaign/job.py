@@ -45,8 +45,9 @@ def run_task(path: str) -> None:
     task = load(path, Task)
     campaign, store = Path(task.campaign), Store(task.store)
     body: Body = importlib.import_module(task.bodies).BODIES[task.stage]
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
-    log = os.environ.get("CROSSPIPE_LOG") or _submitit_log(task, job)
+    submitted_as = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+    job = submitted_as or str(os.getpid())
+    log = None if submitted_as is None else f"logs/{job}_0_log.out"  # where submitit puts what is printed here
     write_job(campaign, JobRecord(task=task.id, job=job, process=my_claim(job), log=log))
     log_dir = campaign / "logs" / task.id
     log_dir.mkdir(parents=True, exist_ok=True)
@@ -70,12 +71,13 @@ def run_task(path: str) -> None:
 
 
 def _take(
-    references: Sequence[str], task: Task, store: Store, campaign: Path, job: str, log: str
+    references: Sequence[str], task: Task, store: Store, campaign: Path, job: str, log: str | None
 ) -> tuple[list[Making], list[str]]:
     """Begins what can be begun; returns that, and what others are making."""
     mine, others = [], []
+    requests = task.by_reference
     for reference in references:
-        request = store.request(reference)
+        request = requests[reference]
         if store.done(reference) is not None:
             write_outcome(campaign, reference, "done", log=log, job=job)
             continue
@@ -166,11 +168,6 @@ def _heartbeat(makings: Mapping[str, Making]) -> Iterator[None]:
 def unexpected(error: Exception) -> CrosspipeError:
     """A fault that is no CrosspipeError, said in one line; its traceback is in the log."""
     return CrosspipeError(f"{type(error).__name__}: {error}".splitlines()[0])
-
-
-def _submitit_log(task: Task, job: str) -> str:
-    """Where submitit puts this job's output, relative to the campaign directory."""
-    return f"logs/{job}_0_log.out"
 
 
 def terminate(signum: int, frame: object) -> None:

@@ -18,13 +18,13 @@ from crosspipe.store.claims import Claim
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="job"):
-    """The process of a task: `process` tells whether it still lives, `log` is relative to the campaign directory."""
+    """The process of a task: `process` tells whether it still lives, `log` (if any) is relative to the campaign's."""
 
     schema: int = 1
     task: str
     job: str
     process: Claim
-    log: str
+    log: str | None = None
 
 
 def write_outcome(

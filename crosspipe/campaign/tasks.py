@@ -14,12 +14,13 @@ import msgspec
 
 from crosspipe.campaign.config import ClusterConfig, Resources
 from crosspipe.campaign.graph import Graph, Node
+from crosspipe.store import Request
 
 BODIES = "crosspipe.campaign.stages"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="task"):
-    """One job: it makes `references` (`stage/key`, all of one stage), after the tasks in `after` have ended.
+    """One job: it makes what `requests` ask for (all of one stage), after the tasks in `after` have ended.
 
     `names` says for which point an artifact is made (one of them, where several want it), for logs and progress.
     `bodies` is the module whose `BODIES[stage]` does the work; `settings` are values that do not determine the result,
@@ -29,7 +30,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     schema: int = 1
     id: str
     stage: str
-    references: tuple[str, ...]
+    requests: tuple[Request, ...]
     after: tuple[str, ...] = ()
     store: str
     campaign: str
@@ -37,6 +38,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bodies: str = BODIES
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """What it makes, as `stage/key`."""
+        return tuple(self.by_reference)
+
+    @property
+    def by_reference(self) -> dict[str, Request]:
+        """Its requests by `stage/key`."""
+        return {request.reference: request for request in self.requests}
 
     @property
     def resources(self) -> Resources:
@@ -71,7 +82,7 @@ def pack(
                 Task(
                     id=identity,
                     stage=stage,
-                    references=tuple(node.reference for node in part),
+                    requests=tuple(node.request for node in part),
                     after=tuple(dict.fromkeys(task for task in inputs if task is not None)),
                     store=store,
                     campaign=campaign,
