@@ -19,7 +19,7 @@ from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
 from crosspipe.campaign.points import Point
 from crosspipe.campaign.status import DRIVER
 from crosspipe.campaign.tasks import BODIES, Task, pack
-from crosspipe.store import Store, my_claim, save
+from crosspipe.store import Request, Store, my_claim, save
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, CampaignPoint, Ending, Outcome
 from crosspipe.store.upkeep import enter_campaign
 
@@ -67,10 +67,10 @@ class Summary(NamedTuple):
         ]
 
 
-def plan_campaign(points: Sequence[Point]) -> Plan:
-    """The plan of `points`; reads the store, writes nothing."""
+def plan_campaign(points: Sequence[Point], measurements: Sequence[Request] = ()) -> Plan:
+    """The plan of `points`; reads the store, writes nothing. `measurements` as in `build_graph`."""
     store = Store(points[0].config.store)
-    graph = build_graph(points, store)
+    graph = build_graph(points, store, measurements)
     cached = frozenset(reference for reference in graph.nodes if store.done(reference) is not None)
     return Plan(tuple(points), store, graph, cached)
 

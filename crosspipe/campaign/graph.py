@@ -61,15 +61,16 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(node for node in self.nodes.values() if node.request.stage == name)
 
 
-def build_graph(points: Sequence[Point], store: Store) -> Graph:
+def build_graph(points: Sequence[Point], store: Store, measurements: Sequence[Request] = ()) -> Graph:
     """The graph of `points`; work that several need stands in it once.
 
+    `measurements` are requests, with their epochs, to be used whatever their age: those of the campaign to go on with.
     Raises UsageError for a schedule that does not exist, FieldError for layers that do not fit the stages.
     """
     nodes: dict[str, Node] = {}
     wanted: dict[str, list[str]] = {}
     keys: dict[str, dict[str, str]] = {}
-    epochs: dict[str, Request] = {}
+    epochs = {msgspec.structs.replace(request, epoch=None).key: request for request in measurements}
     for point in points:
         mine: dict[str, str] = {}
         for node in _road(point.config, store, epochs):

@@ -21,8 +21,9 @@ from crosspipe.campaign.display import listener, show_plan, show_summary
 from crosspipe.campaign.driver import Plan, plan_campaign, plan_tasks, run_campaign
 from crosspipe.campaign.points import Point, make_points
 from crosspipe.errors import CrosspipeError
-from crosspipe.store import load
+from crosspipe.store import Store, load
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile
+from crosspipe.store.store import REQUEST
 
 CAMPAIGNS = Path("campaigns")
 
@@ -39,13 +40,19 @@ def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]]
 
 
 def retry(directory: Path, console: Console) -> int:
-    """Makes what the campaign in `directory` still lacks: what failed, was blocked, cancelled or never begun."""
+    """Makes what the campaign in `directory` still lacks: what failed, was blocked, cancelled or never begun.
+
+    It goes on with the campaign's own measurements, whatever their age.
+    """
     campaign = load(directory / CAMPAIGN_FILE, CampaignFile)
     points = tuple(
         Point(name=p.name, labels=p.labels, config=typed({**p.config, "store": campaign.store}), plain=p.config)
         for p in campaign.points
     )
-    return carry_out(plan_campaign(points), directory, console)
+    store = Store(campaign.store)
+    measured = {f"{stage}/{p.keys[stage]}" for p in campaign.points for stage in ("links", "blocks") if stage in p.keys}
+    known = [store.request(reference) for reference in measured if (store.directory(reference) / REQUEST).exists()]
+    return carry_out(plan_campaign(points, known), directory, console)
 
 
 def carry_out(plan: Plan, directory: Path, console: Console) -> int:
@@ -53,12 +60,10 @@ def carry_out(plan: Plan, directory: Path, console: Console) -> int:
     started_s = time.monotonic()
     config = plan.points[0].config
     _say(console, f"campaign {directory}: {len(plan.points)} points")
-    if plan.missing:
-        with listener(console) as heard:
-            summary = run_campaign(plan, directory, heard)
-    else:
+    if not plan.missing:
         _say(console, f"nothing to do: the store has all {len(plan.cached)} artifacts")
-        summary = run_campaign(plan, directory, listener(console))
+    with listener(console) as heard:
+        summary = run_campaign(plan, directory, heard)
     show_summary(summary, console)
     failed = {name for node, _ in summary.failures for name in node.points}
     if config.until != "profile":

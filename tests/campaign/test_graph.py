@@ -83,6 +83,20 @@ def test_refresh_measures_anew_and_everything_after_follows(config: dict[str, An
     assert fresh["solve"] != again["solve"]
 
 
+def test_a_campaign_goes_on_with_its_own_measurements(config: dict[str, Any], change: Callable[..., Any]) -> None:
+    store = Store(config["store"])
+    first = build_graph(make_points([config], [[]]), store)
+    measurements = [first.stage("links")[0].request, first.stage("blocks")[0].request]
+    for request in measurements:
+        claim = my_claim()
+        store.claim(request, claim)
+        with store.making(request, claim):
+            pass
+    points = make_points([change(config, profile__refresh=True)], [[]])
+    assert build_graph(points, store).keys != first.keys
+    assert build_graph(points, store, measurements).keys == first.keys
+
+
 def test_an_unknown_schedule_lists_the_known_ones(config: dict[str, Any], change: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match=r"schedule = 'zbh9': no such schedule; use one of .*1f1b.*zbh1"):
         keys(change(config, schedule__name="zbh9"))
