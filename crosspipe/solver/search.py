@@ -185,12 +185,13 @@ def _rough_policies(race: _Race) -> Iterator[Policy]:
         for weight_grad_lag in (10 * n, 0):
             for patience in (0.5, 0.0):
                 for choose in (False, True) if sole.any() else (False,):
-                    lag, message_lag = np.zeros((3, positions)), np.zeros((2, positions))
-                    lag[0], lag[2] = forward_lag, weight_grad_lag
+                    lag, message_lag = np.zeros((3, positions, n)), np.zeros((2, positions, n))
+                    lag[0] = np.broadcast_to(forward_lag, positions)[:, None]
+                    lag[2] = weight_grad_lag
                     message_lag[1] = -n  # D before F
                     yield Policy(
                         lag=lag,
-                        cap=np.minimum(n, np.zeros(positions, dtype=np.int64) + cap),
+                        cap=np.minimum(n, np.broadcast_to(cap, positions)),
                         wait=np.full(4, patience),
                         message_lag=message_lag,
                         chosen=sole & choose,

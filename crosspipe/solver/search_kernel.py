@@ -48,10 +48,10 @@ MESSAGE = 3  # index of messages in Policy.wait, beside F, D and W
 class Policy(NamedTuple):
     """What decides an order; lags are in microbatches, fractions allowed.
 
-    `lag[kind, position]` for F, D, W: a block's key is its microbatch plus lag, the least key goes first.
+    `lag[kind, position, microbatch]` for F, D, W: a block's key is its microbatch plus lag, the least key goes first.
     `cap[position]` limits F started minus D started. `wait[kind]`: a stage that could start a block of this kind waits
     instead for one with a lesser key that arrives within this fraction of its duration; `wait[MESSAGE]`: so do wires.
-    `message_lag[kind, position]` for F and D messages orders those wires that `chosen[wire]`; others serve first come
+    `message_lag[kind, position, microbatch]` for F and D messages orders those wires that `chosen[wire]`; others serve first come
     first served.
     """
 
@@ -209,7 +209,7 @@ def list_schedule(
                     and other >= 0
                     and sends[other, q]
                     and wire_of[other, q] == wire
-                    and running[stage, 2] + message_lag[other, q] < k + message_lag[kind, p]
+                    and running[stage, 2] + message_lag[other, q, running[stage, 2]] < k + message_lag[kind, p, k]
                     and busy[stage] - time <= wait[MESSAGE] * serialisation[kind, p]
                 ):
                     continue  # tried again when that block ends
@@ -302,7 +302,7 @@ def _choose_block(
             k = started[kind, p]
             if k == n or arrived[kind, p, k] == NEVER or held[stage] + take[kind, p] > memory[stage]:
                 continue
-            key = k + lag[kind, p]
+            key = k + lag[kind, p, k]
             if key >= best:
                 continue
             at = arrived[kind, p, k]
@@ -317,8 +317,8 @@ def _choose_block(
             elif key < soon or (key == soon and at < soon_at):
                 soon, soon_at = key, at
         k = started[WEIGHT_GRAD, p]
-        if k < started[INPUT_GRAD, p] and k + lag[WEIGHT_GRAD, p] < best:
-            best, best_kind, best_p = k + lag[WEIGHT_GRAD, p], WEIGHT_GRAD, p
+        if k < started[INPUT_GRAD, p] and k + lag[WEIGHT_GRAD, p, k] < best:
+            best, best_kind, best_p = k + lag[WEIGHT_GRAD, p, k], WEIGHT_GRAD, p
     if best_kind >= 0 and soon < best and soon_at - time <= wait[best_kind] * duration[best_kind, best_p]:
         best_kind = -1  # its arrival wakes the stage
     return best_kind, best_p
@@ -373,7 +373,7 @@ def _choose_message(
         if k == n or ready[kind, p, k] > time:
             continue
         if chosen:
-            at, key = 0, k + message_lag[kind, p]
+            at, key = 0, k + message_lag[kind, p, k]
         else:
             at, key = ready[kind, p, k], float((k * 2 + (kind == FORWARD)) * positions + p)
         if at < best_ready or (at == best_ready and key < best):

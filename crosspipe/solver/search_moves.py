@@ -70,10 +70,11 @@ def _copy(source: Policy, target: Policy) -> None:
 @compiled
 def _move(problem: CompiledProblem, policy: Policy, state: State) -> None:
     """One random change of the policy."""
-    stages, positions = problem.stages, problem.positions
+    stages, positions, n = problem.stages, problem.positions, problem.microbatches
     chunks = positions // stages
     first, last = _range(stages, state)
     chunk = _below(state, chunks + 1)  # chunks: all of them
+    begin, end = (0, n - 1) if _uniform(state) < 0.4 else _range(n, state)
     what = _below(state, 12)
     size = _normal(state) * (0.25, 1.0, 4.0)[_below(state, 3)]
     slope = _uniform(state) < 0.25 and last > first
@@ -82,26 +83,26 @@ def _move(problem: CompiledProblem, policy: Policy, state: State) -> None:
         if kind == 2 and _uniform(state) < 0.2:
             size *= 10.0
         for stage in range(first, last + 1):
+            share = (stage - first) / (last - first) if slope else 1.0
             for c in range(chunks):
                 if chunk == chunks or c == chunk:
-                    share = (stage - first) / (last - first) if slope else 1.0
-                    policy.lag[kind, problem.position_of[stage, c]] += size * share
+                    policy.lag[kind, problem.position_of[stage, c], begin : end + 1] += size * share
     elif what < 9:
         step = (1 + _below(state, 3)) * (1 if _uniform(state) < 0.5 else -1)
         for stage in range(first, last + 1):
             for c in range(chunks):
                 if chunk == chunks or c == chunk:
                     p = problem.position_of[stage, c]
-                    policy.cap[p] = min(max(1, policy.cap[p] + step), problem.microbatches)
-    elif what < 10 or problem.wires == 0:
+                    policy.cap[p] = min(max(1, policy.cap[p] + step), n)
+    elif what < 10 or not np.any(problem.single_sender):
         policy.wait[_below(state, 3)] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)[_below(state, 6)] * _uniform(state)
     elif what < 11:
         p = _below(state, positions)
         for _ in range(positions):
-            if problem.wire[0, p] >= 0 or _uniform(state) < 0.1:
+            if problem.wire[0, p] >= 0 or problem.wire[1, p] >= 0:
                 break
             p = (p + 1) % positions
-        policy.message_lag[_below(state, 2), p] += size
+        policy.message_lag[_below(state, 2), p, begin : end + 1] += size
     else:
         if _uniform(state) < 0.5:
             policy.wait[MESSAGE] = _uniform(state)

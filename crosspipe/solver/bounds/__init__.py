@@ -55,10 +55,10 @@ def lower_bound(problem: Problem) -> Bound:
 
 def _best(problem: Problem) -> StageBound | WireBound | PathBound:
     paths = paths_of(problem)
-    return max(
-        (_path_bound(paths), *stage_bounds(problem, paths), *wire_bounds(problem, paths)),
-        key=lambda bound: bound.value_ns,
-    )
+    bounds: list[StageBound | WireBound | PathBound] = [_path_bound(paths)]
+    bounds += stage_bounds(problem, paths)
+    bounds += wire_bounds(problem, paths)
+    return max(bounds, key=lambda bound: bound.value_ns)
 
 
 def _path_bound(paths: Paths) -> PathBound:

@@ -19,6 +19,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     delay of the message from p to p + 1, `backward_delay[p]` from p + 1 to p (P - 1 of each). `head[p]`: the earliest
     start of an F at p. `tail[p]`: from the end of a D at p to the end of all that must follow it (its W, the D and W
     of the positions before it, gradient reductions). `gather[p]` and `reduce[p]`: delay of the DP messages, 0 without.
+    `forward_step[p]`: F of the k-th microbatch at p starts no earlier than head + k steps, as all before it on the way,
+    blocks and wires, serve one at a time. `backward_step[p]`: D of the k-th last ends that much before the last.
     """
 
     forward: tuple[int, ...]
@@ -30,6 +32,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     reduce: tuple[int, ...]
     head: tuple[int, ...]
     tail: tuple[int, ...]
+    forward_step: tuple[int, ...]
+    backward_step: tuple[int, ...]
 
     @property
     def positions(self) -> int:
@@ -69,12 +73,21 @@ def paths_of(problem: Problem) -> Paths:
     backward_delay = [hop.delay_ns for hop in problem.backward_hops]
     head: list[int] = []
     tail: list[int] = []
+    forward_step: list[int] = []
+    backward_step: list[int] = []
     for position in range(problem.positions):
         arrival = head[-1] + forward[position - 1] + forward_delay[position - 1] if position else 0
         head.append(max(arrival, gather[position]))
         own = weight_grad[position] + reduce[position]
         further = backward_delay[position - 1] + input_grad[position - 1] + tail[-1] if position else 0
         tail.append(max(own, further))
+        for steps, block, hops in (
+            (forward_step, forward, problem.forward_hops),
+            (backward_step, input_grad, problem.backward_hops),
+        ):
+            hop = hops[position - 1] if position else None
+            serial = hop.serialisation_ns if hop and hop.wire is not None else 0
+            steps.append(max(steps[-1], block[position - 1], serial) if position else 0)
     return Paths(
         forward=tuple(forward),
         input_grad=tuple(input_grad),
@@ -85,4 +98,6 @@ def paths_of(problem: Problem) -> Paths:
         reduce=tuple(reduce),
         head=tuple(head),
         tail=tuple(tail),
+        forward_step=tuple(forward_step),
+        backward_step=tuple(backward_step),
     )

@@ -8,11 +8,12 @@ the last F to its own D and to the end only gradients that memory still held can
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import msgspec
 
 from crosspipe.problem import Problem
-from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns
+from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns, served_by
 from crosspipe.solver.bounds.paths import Paths
 
 
@@ -73,7 +74,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
     limit = problem.activation_limit_bytes[stage]
     forward = [paths.forward[p] for p in here]
     gradient = [paths.input_grad[p] + paths.weight_grad[p] for p in here]
-    keep = [cost.forward_keep_bytes for cost in costs]
+    keep, take = [cost.forward_keep_bytes for cost in costs], costs[-1].input_grad_take_bytes
     head = paths.head[here[0]]
     turn = turns[here[-1]]
     first_gradient = paths.head[here[-1]] + forward[-1] + turn
@@ -83,50 +84,61 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
     def room(taken: int) -> int | None:
         return None if limit is None else limit - taken
 
-    def forward_work(upto: int, most: int, capacity: int | None) -> int:
-        return most_work_ns([Item(forward[c], keep[c], most) for c in range(upto)], capacity)
+    def forward_work(chunks_before: int, by_ns: int, capacity: int | None, most_last: int = n) -> int:
+        """Most work in F of the first chunks by a time, within memory, the last of them at most `most_last` times."""
+        items = []
+        for c in range(chunks_before):
+            most = n if c < problem.chunks - 1 else most_last
+            arrived = served_by(by_ns, paths.head[here[c]], paths.forward_step[here[c]], forward[c], most)
+            items.append(Item(forward[c], keep[c], arrived))
+        return most_work_ns(items, capacity)
 
     def lead(most_last: int) -> int:
         """Idle before the first D if at most `most_last` F of the last chunk precede it."""
-        items = [Item(forward[c], keep[c], n if c < problem.chunks - 1 else most_last) for c in chunks]
-        idle = [head, first_gradient - most_work_ns(items, room(costs[-1].input_grad_take_bytes))]
-        idle += [paths.head[here[c]] - forward_work(c, n, room(keep[c])) for c in chunks if c > 0]
+        idle = [head, first_gradient - forward_work(problem.chunks, first_gradient, room(take), most_last)]
+        for c in range(1, problem.chunks):
+            idle.append(paths.head[here[c]] - forward_work(c, paths.head[here[c]], room(keep[c])))
         return max(idle)
 
-    pairs = [
-        Pair(
-            paths.input_grad[p],
-            paths.weight_grad[p],
-            cost.weight_grad_release_bytes,
-            cost.forward_keep_bytes,
-        )
-        for p, cost in zip(here, costs, strict=True)
-    ]
-    whole = problem.weight_grad_pieces == 1
-    owed = most_gradient_work_ns(pairs, n - 1, room(sum(keep)), whole) + _piece_slack_ns(problem, stage)
+    def owed(most_input_grads: list[Fraction | int]) -> int:
+        """Most work in D and W of the other microbatches that the memory can hold when the last F starts."""
+        pairs = [
+            Pair(
+                paths.input_grad[p], paths.weight_grad[p], cost.weight_grad_release_bytes, cost.forward_keep_bytes, most
+            )
+            for p, cost, most in zip(here, costs, most_input_grads, strict=True)
+        ]
+        whole = problem.weight_grad_pieces == 1
+        return most_gradient_work_ns(pairs, n - 1, room(sum(keep)), whole) + _piece_slack_ns(problem, stage)
+
+    owed_ns = owed([n - 1] * problem.chunks)
     drain = [after]
     reach, own = turn, 0  # from the end of the last F to the start of its D on chunk c, and its own work in between
     for c in reversed(chunks):
-        drain.append(reach - own - owed)
+        drain.append(reach - own - owed_ns)
         own += gradient[c]
         if c > 0:
             reach += paths.input_grad[here[c]] + paths.down_ns(here[c], here[c - 1])
-    last_gradient = turn + paths.input_grad[here[-1]] + paths.tail[here[-1]]
-    drain_ns = max(*drain, last_gradient - own - owed)
+    last = turn + paths.input_grad[here[-1]] + paths.tail[here[-1]]  # from the end of the last F to the very end
+    others = [served_by(last, paths.tail[p], paths.backward_step[p], paths.input_grad[p], n) - 1 for p in here]
+    drain_ns = max(*drain, last - own - owed(others))
 
-    fits = None if limit is None or sum(keep) == 0 else room(costs[-1].input_grad_take_bytes) // sum(keep)  # type: ignore[operator]
-    all_fit = fits is None or n <= fits
+    fits = None if limit is None or sum(keep) == 0 else (limit - take) // sum(keep)
     rounds, round_ns = 0, 0
-    if all_fit:
-        lead_ns = lead(n)
+    lead_ns = lead(n)
+    if fits is None or n <= fits:
         fill = max(paths.head[here[c]] + n * sum(forward[c:]) for c in chunks)
-        all_forward_first = max(max(first_gradient, fill) + n * sum(gradient) + after, fill + last_gradient)
+        fill = max(fill, paths.head[here[-1]] + (n - 1) * paths.forward_step[here[-1]] + forward[-1])
+        all_forward_first = max(max(first_gradient, fill) + n * sum(gradient) + after, fill + last)
         value = max(work + lead_ns, work + drain_ns, min(work + lead(n - 1) + drain_ns, all_forward_first))
     else:
-        lead_ns = lead(n)
         rounds = max(0, (n - 1) // fits - 1)
-        fill = forward_work(problem.chunks, n, room(sum(keep) + costs[-1].input_grad_take_bytes))
-        round_ns = max(0, turn - fill - owed)
+        round_ns = max(
+            0,
+            turn
+            - most_work_ns([Item(f, k, n) for f, k in zip(forward, keep, strict=True)], room(sum(keep) + take))
+            - owed_ns,
+        )
         value = work + lead_ns + rounds * round_ns + drain_ns
     return StageBound(
         stage=stage,
@@ -139,7 +151,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         drain_ns=drain_ns,
         turn_ns=turn,
         fits=fits,
-        all_fit=all_fit,
+        all_fit=fits is None or n <= fits,
     )
 
 

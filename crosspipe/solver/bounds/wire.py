@@ -20,7 +20,7 @@ class MessageClass(NamedTuple):
 
     kind: str
     position: int
-    count: int
+    messages: int
     ready_ns: int
     serialisation_ns: int
     after_ns: int
@@ -86,8 +86,8 @@ def wire_bounds(problem: Problem, paths: Paths) -> list[WireBound]:
             late = sorted((c for c in classes if c.ready_ns >= ready), key=lambda c: -c.after_ns)
             busy = messages = 0
             for c in late:
-                busy += c.count * c.serialisation_ns
-                messages += c.count
+                busy += c.messages * c.serialisation_ns
+                messages += c.messages
                 value = ready + busy + c.after_ns
                 if best is None or value > best.value_ns:
                     best = WireBound(
