@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
+from functools import cmp_to_key
 from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """Up to `most` blocks, the last of them in part, that each do `work_ns` and hold `size_bytes`."""
+    """Blocks that each do `work_ns` and hold `size_bytes`; all together do `most_ns`, the last perhaps in part."""
 
     work_ns: int
     size_bytes: int
-    most: Fraction | int
+    most_ns: int
 
 
 def most_work_ns(items: Sequence[Item], capacity_bytes: int | None) -> int:
@@ -30,30 +30,34 @@ def most_work_ns(items: Sequence[Item], capacity_bytes: int | None) -> int:
 
 def _relaxed(items: Sequence[Item], capacity_bytes: int | None, unit_bytes: int) -> int:
     """The greedy fractional knapsack; what is held is a multiple of `unit_bytes` (0: nothing has a size)."""
-    free = sum(
-        (Fraction(i.work_ns * i.most) for i in items if capacity_bytes is None or i.size_bytes <= 0), Fraction(0)
-    )
+    total = sum(item.most_ns for item in items if capacity_bytes is None or item.size_bytes <= 0)
     sized = [item for item in items if item.size_bytes > 0 and item.work_ns > 0]
     if capacity_bytes is None or not sized:
-        return math.floor(free)
-    left: Fraction | int = max(0, capacity_bytes) // unit_bytes * unit_bytes
-    total = free
-    for item in sorted(sized, key=lambda item: Fraction(item.work_ns, item.size_bytes), reverse=True):
-        taken = Fraction(min(item.most * item.size_bytes, left))
-        total += item.work_ns * taken / item.size_bytes
-        left -= taken
-    return math.floor(total)
+        return total
+    left = max(0, capacity_bytes) // unit_bytes * unit_bytes
+    for work, size, most in sorted(sized, key=cmp_to_key(_less_worth)):
+        if left * work >= most * size:
+            total += most
+            left -= most * size // work
+        else:
+            return total + left * work // size  # the rest is worth less per byte
+    return total
+
+
+def _less_worth(one: Item, other: Item) -> int:
+    """> 0 where `one` does less work per byte than `other`, exactly."""
+    return other.work_ns * one.size_bytes - one.work_ns * other.size_bytes
 
 
 class Pair(NamedTuple):
-    """One (stage, chunk) whose D and W may be left over: times in ns, what W and what D + W still hold in bytes, how
-    many D can be."""
+    """One (stage, chunk) whose D and W may be left over: times in ns, what W and what D + W still hold in bytes, and
+    how much work all such D can be."""
 
     input_grad_ns: int
     weight_grad_ns: int
     weight_grad_bytes: int
     pair_bytes: int
-    most_input_grads: Fraction | int
+    most_input_grad_ns: int
 
 
 def most_gradient_work_ns(pairs: Sequence[Pair], count: int, capacity_bytes: int | None, whole: bool = True) -> int:
@@ -66,17 +70,19 @@ def most_gradient_work_ns(pairs: Sequence[Pair], count: int, capacity_bytes: int
     items: list[Item] = []
     unit = math.gcd(*(size for pair in pairs for size in (pair.weight_grad_bytes, pair.pair_bytes))) if whole else 1
     for d, w, after_d, before_d, most in pairs:
-        step, most_pairs = before_d - after_d, min(most, count)
+        step, most_d = before_d - after_d, min(most, count * d)
         if step > 0 and w * step >= d * after_d:
-            items += [Item(w, after_d, count), Item(d, step, most_pairs)]
+            items += [Item(w, after_d, count * w), Item(d, step, most_d)]
         else:
-            items += [Item(d + w, before_d, most_pairs), Item(w, after_d, count - most_pairs)]
+            paired = -(-most_d * w // d) if d else count * w  # W work of the pairs, rounded up
+            items += [
+                Item(d + w, before_d, most_d + paired),
+                Item(w, after_d, count * w - (most_d * w // d if d else 0)),
+            ]
     return _relaxed(items, capacity_bytes, unit)
 
 
-def served_by(time_ns: int, first_ns: int, step_ns: int, size_ns: int, most: int) -> Fraction:
-    """How many of `most` blocks of `size_ns`, the first from `first_ns` on and each a step later, can run by a time."""
-    if size_ns == 0:
-        return Fraction(most)
-    whole, rest = divmod(max(0, time_ns - first_ns), max(step_ns, size_ns))
-    return min(Fraction(most), whole + Fraction(min(rest, size_ns), size_ns))
+def served_ns(time_ns: int, first_ns: int, step_ns: int, size_ns: int, most: int) -> int:
+    """Work that `most` blocks of `size_ns`, the first from `first_ns` on and each a step later, can do by a time."""
+    whole, rest = divmod(max(0, time_ns - first_ns), max(step_ns, size_ns, 1))
+    return min(most * size_ns, whole * size_ns + min(rest, size_ns))

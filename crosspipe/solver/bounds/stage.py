@@ -8,12 +8,11 @@ the last F to its own D and to the end only gradients that memory still held can
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import msgspec
 
 from crosspipe.problem import Problem
-from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns, served_by
+from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns, served_ns
 from crosspipe.solver.bounds.paths import Paths
 
 
@@ -89,7 +88,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         items = []
         for c in range(chunks_before):
             most = n if c < problem.chunks - 1 else most_last
-            arrived = served_by(by_ns, paths.head[here[c]], paths.forward_step[here[c]], forward[c], most)
+            arrived = served_ns(by_ns, paths.head[here[c]], paths.forward_step[here[c]], forward[c], most)
             items.append(Item(forward[c], keep[c], arrived))
         return most_work_ns(items, capacity)
 
@@ -100,18 +99,18 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
             idle.append(paths.head[here[c]] - forward_work(c, paths.head[here[c]], room(keep[c])))
         return max(idle)
 
-    def owed(most_input_grads: list[Fraction | int]) -> int:
+    def owed(most_input_grad_ns: Sequence[int]) -> int:
         """Most work in D and W of the other microbatches that the memory can hold when the last F starts."""
         pairs = [
             Pair(
                 paths.input_grad[p], paths.weight_grad[p], cost.weight_grad_release_bytes, cost.forward_keep_bytes, most
             )
-            for p, cost, most in zip(here, costs, most_input_grads, strict=True)
+            for p, cost, most in zip(here, costs, most_input_grad_ns, strict=True)
         ]
         whole = problem.weight_grad_pieces == 1
         return most_gradient_work_ns(pairs, n - 1, room(sum(keep)), whole) + _piece_slack_ns(problem, stage)
 
-    owed_ns = owed([n - 1] * problem.chunks)
+    owed_ns = owed([n * paths.input_grad[p] for p in here])
     drain = [after]
     reach, own = turn, 0  # from the end of the last F to the start of its D on chunk c, and its own work in between
     for c in reversed(chunks):
@@ -120,7 +119,10 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         if c > 0:
             reach += paths.input_grad[here[c]] + paths.down_ns(here[c], here[c - 1])
     last = turn + paths.input_grad[here[-1]] + paths.tail[here[-1]]  # from the end of the last F to the very end
-    others = [served_by(last, paths.tail[p], paths.backward_step[p], paths.input_grad[p], n) - 1 for p in here]
+    others = [
+        served_ns(last, paths.tail[p], paths.backward_step[p], paths.input_grad[p], n) - paths.input_grad[p]
+        for p in here
+    ]
     drain_ns = max(*drain, last - own - owed(others))
 
     fits = None if limit is None or sum(keep) == 0 else (limit - take) // sum(keep)
@@ -136,7 +138,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         round_ns = max(
             0,
             turn
-            - most_work_ns([Item(f, k, n) for f, k in zip(forward, keep, strict=True)], room(sum(keep) + take))
+            - most_work_ns([Item(f, k, n * f) for f, k in zip(forward, keep, strict=True)], room(sum(keep) + take))
             - owed_ns,
         )
         value = work + lead_ns + rounds * round_ns + drain_ns

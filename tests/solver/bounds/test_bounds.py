@@ -122,6 +122,6 @@ def test_is_fast_at_64_stages(traversal: str) -> None:
         memory_microbatches=64,
     )
     lower_bound(problem)
-    started = time.perf_counter()
+    started = time.process_time()
     lower_bound(problem)
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
