@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 # one lock for everything that measures time on this machine
 LOCK   := flock --timeout 3600 $(or $(TMPDIR),/tmp)/crosspipe-machine.lock
 GPU    := $(shell nvidia-smi >/dev/null 2>&1 || echo "and not gpu")
+BENCHES := $(filter-out tests/bench/test_%,$(wildcard tests/bench/*.py))
 PYTEST := $(BIN)/python -m pytest --forbid-skips
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check wheel clean
+.PHONY: help install demo test check bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +34,9 @@ check: install  ## lint, format, types and the import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: install  ## measure the tables of docs/benchmarks (hours; BENCH=--quick: minutes, into build/benchmarks)
+	for script in $(BENCHES); do $(LOCK) $(BIN)/python $$script $(BENCH) || exit; done
 
 wheel: install  ## build dist/crosspipe-*.whl
 	rm -rf dist
