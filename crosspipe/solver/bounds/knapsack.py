@@ -34,13 +34,14 @@ def _relaxed(items: Sequence[Item], capacity_bytes: int | None, unit_bytes: int)
     sized = [item for item in items if item.size_bytes > 0 and item.work_ns > 0]
     if capacity_bytes is None or not sized:
         return total
-    left = max(0, capacity_bytes) // unit_bytes * unit_bytes
+    scale = math.prod(item.work_ns for item in sized)  # so that part of a block leaves a whole number
+    left = max(0, capacity_bytes) // unit_bytes * unit_bytes * scale
     for work, size, most in sorted(sized, key=cmp_to_key(_less_worth)):
-        if left * work >= most * size:
-            total += most
-            left -= most * size // work
-        else:
-            return total + left * work // size  # the rest is worth less per byte
+        used = most * size * (scale // work)
+        if used > left:
+            return total + left * work // (size * scale)  # the rest is worth less per byte
+        total += most
+        left -= used
     return total
 
 
