@@ -94,8 +94,6 @@ class Lines:
         stage = node.request.stage
         self._counts[stage] += 1
         self._say(f"{WORDS[stage]} {self._counts[stage]}/{self._totals[stage]}: {_names(node)} {status}")
-        if status != "done":
-            self._console.print(_trouble(node, status, reason), soft_wrap=True)
 
     def now(self, stage: str, text: str) -> None:
         return None

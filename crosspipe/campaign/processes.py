@@ -68,13 +68,13 @@ def run_logged(
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of a log that are not empty, joined by ` | ` so that an error stays one line."""
+    """The last lines of a log, without empty and repeated ones, joined by ` | ` so that an error stays one line."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 8192))
         text = file.read().decode(errors="replace")
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:])
+    return " | ".join(list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))[-lines:])
 
 
 def die_with(parent: int) -> None:

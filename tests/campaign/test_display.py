@@ -35,7 +35,7 @@ def test_lines_count_and_failures_say_where_to_look(points: Callable[..., Any], 
     ]
     assert "profile links 1/1: for 4 points done" in lines
     assert "run 4/4: zbh1_delay-1-0.25 done" in lines
-    assert "run failed: zbh1_delay-0-0: rank 2 died at run zbh1_delay-0-0" in lines
+    assert "run 3/4: zbh1_delay-0-0 failed" in lines  # why is said at the end
     out.truncate(0)
     show_summary(summary, console)
     assert "run failed: zbh1_delay-0-0: rank 2 died" in out.getvalue()
