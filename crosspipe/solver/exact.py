@@ -1,4 +1,4 @@
-"""`cross_ud`, `cross_wave`, `cross_loop`: the best schedule that candidates and CP-SAT find in the time.
+"""`cross_ud`, `cross_wave`, `cross_loop`: the best that candidates, policy search and CP-SAT find in the time.
 
 Each step starts from the best so far and can only improve on it; reaching the lower bound ends the search. A solver
 that is missing, fails or lies costs its share of the time and nothing else, and the certificate says so.
@@ -15,13 +15,19 @@ from crosspipe.problem import Problem
 from crosspipe.schedule import check, simulate
 from crosspipe.solver.bounds import Bound, lower_bound
 from crosspipe.solver.certify import Found, schedule_of
+from crosspipe.solver.inorder import decisions
 from crosspipe.solver.pool import Candidate, candidates, judged
 from crosspipe.solver.request import Request
+from crosspipe.solver.search import policy_search
 
 if TYPE_CHECKING:
     from crosspipe.solver.cpsat import Claim
 
 LEAST_S = 0.05  # less is not worth starting a search for
+POLICY_SHARE = 0.15  # of the time
+POLICY_BLOCKS = 20_000_000  # timed with one worker, where the result must not depend on the clock
+SEARCH_S_PER_DECISION = 5e-4  # less for small problems, which CP-SAT settles by itself
+BUILD_S_PER_DECISION = 1e-4  # to build and presolve the model, roughly
 SOLVER_FAILURES = (ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
@@ -55,6 +61,8 @@ def search(problem: Problem, request: Request) -> Found:
     request.tell(standing.best.makespan_ns, standing.bound_ns)
     try:
         if not standing.settled:
+            _policies(problem, standing, request)
+        if not standing.settled:
             _cp_sat(problem, standing, request)
     except KeyboardInterrupt:
         standing.notes.append("interrupted: the best schedule so far")
@@ -68,10 +76,36 @@ def search(problem: Problem, request: Request) -> Found:
     )
 
 
+def _policies(problem: Problem, standing: Standing, request: Request) -> None:
+    """A first share of the time for policy search: seconds, or, with one worker, a number of policies."""
+    remaining = request.remaining_s
+    if remaining < LEAST_S:
+        return
+    blocks = 3 * problem.microbatches * problem.positions
+    small = min(POLICY_SHARE * remaining, SEARCH_S_PER_DECISION * decisions(problem))
+    found = policy_search(
+        problem,
+        budget_s=0.9 * remaining if too_large(problem, remaining) else small,
+        seed=request.seed,
+        target_ns=standing.bound_ns,
+        evaluations=POLICY_BLOCKS // blocks if request.workers == 1 else None,
+    )
+    standing.add(judged(problem, "policy_search", Found(orders=found.orders, messages=found.messages)))
+    request.tell(standing.best.makespan_ns, standing.bound_ns)
+
+
+def too_large(problem: Problem, seconds: float) -> bool:
+    """Whether CP-SAT would spend the time on building and presolving its model alone."""
+    return decisions(problem) * BUILD_S_PER_DECISION > seconds / 2
+
+
 def _cp_sat(problem: Problem, standing: Standing, request: Request) -> None:
     """Lets CP-SAT improve on the best candidate that has a normal form; believes nothing it says unchecked."""
     if request.remaining_s < LEAST_S:
         standing.notes.append("no time was left for CP-SAT")
+        return
+    if too_large(problem, request.remaining_s):
+        standing.notes.append(f"CP-SAT was left out: {decisions(problem)} order decisions are too many for the time")
         return
     try:
         from crosspipe.solver.cpsat import improve

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 import msgspec
 
@@ -19,6 +20,13 @@ from crosspipe.schedule import Block, Message, Schedule
 def fusing_pays(cost: BlockCost) -> bool:
     """Whether a fused B is shorter than D and W apart."""
     return cost.backward_ns < cost.input_grad_ns + cost.weight_grad_ns
+
+
+def decisions(problem: Problem) -> int:
+    """How many pairs of blocks on a stage have no order of their own, at most: what a search must decide."""
+    count, pieces = problem.microbatches, problem.weight_grad_pieces
+    lengths = [count, count, count * pieces] * problem.chunks
+    return problem.stages * sum(a * b for a, b in combinations(lengths, 2))
 
 
 def in_order(problem: Problem, schedule: Schedule) -> Schedule | None:

@@ -104,13 +104,6 @@ def negated(truth: Truth) -> Truth:
     return not truth if isinstance(truth, bool) else ~truth
 
 
-def decisions(problem: Problem) -> int:
-    """How many order literals a stage's lines can need in all; what the time to build and presolve depends on."""
-    count, pieces = problem.microbatches, problem.weight_grad_pieces
-    lengths = [count, count, count * pieces] * problem.chunks
-    return problem.stages * sum(a * b for a, b in combinations(lengths, 2))
-
-
 def build(problem: Problem, lower: int, upper: int, *, as_ready: bool) -> Model:
     """The model of all schedules with a makespan in [lower, upper], to be minimised.
 

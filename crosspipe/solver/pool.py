@@ -14,6 +14,7 @@ from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Schedule, check, simulate
 from crosspipe.solver.certify import Found, schedule_of
 from crosspipe.solver.static import FIXED_ORDERS, Orders
+from crosspipe.solver.zero_bubble import GENERATED_ORDERS
 
 
 class Candidate(NamedTuple):
@@ -40,7 +41,7 @@ def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> list
     The problem's memory must have room for one microbatch (`Problem.check_memory_floor`).
     """
     methods: list[tuple[str, Callable[[], Found]]] = [("hint", partial(_given, hint)) for hint in hints]
-    for name, (traversal, orders) in FIXED_ORDERS.items():
+    for name, (traversal, orders) in (FIXED_ORDERS | GENERATED_ORDERS).items():
         if traversal == problem.traversal:
             methods.append((name, partial(_ordered, problem, orders)))
     if problem.traversal == "ud":

@@ -19,6 +19,7 @@ from crosspipe.solver.bounds import lower_bound
 from crosspipe.solver.certify import Found, certified
 from crosspipe.solver.request import Progress, Request
 from crosspipe.solver.static import FIXED_ORDERS
+from crosspipe.solver.zero_bubble import GENERATED_ORDERS
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,9 @@ def _greedy(problem: Problem, request: Request) -> Found:
 
 
 def _static(name: str, doc: str) -> Entry:
-    traversal, orders = FIXED_ORDERS[name]
-    return Entry(traversal=traversal, doc=doc, family="static", method=lambda p, _: Found(orders=orders(p)))
+    family, table = ("static", FIXED_ORDERS) if name in FIXED_ORDERS else ("generated", GENERATED_ORDERS)
+    traversal, orders = table[name]
+    return Entry(traversal=traversal, doc=doc, family=family, method=lambda p, _: Found(orders=orders(p)))
 
 
 def _exact(traversal: str) -> Entry:
@@ -53,6 +55,10 @@ SCHEDULES: dict[str, Entry] = {
     "1f1b": _static("1f1b", "one F, one fused B"),
     "zbh1": _static("zbh1", "1F1B with split backward, at the memory of 1F1B"),
     "interleaved_1f1b": _static("interleaved_1f1b", "1F1B over several chunks, fused B"),
+    "zbh2": _static("zbh2", "1F1B with split backward, at up to twice its memory"),
+    "zbv": _static("zbv", "there and back over the stages, at the memory of 1F1B"),
+    "v_half": _static("v_half", "zbv at about half of its memory"),
+    "v_min": _static("v_min", "zbv at about a third of its memory"),
     "cross_ud": _exact("ud"),
     "cross_wave": _exact("wave"),
     "cross_loop": _exact("loop"),
