@@ -128,13 +128,15 @@ def _make(
             for making, error in body(mine, context):
                 reference = making.request.reference
                 try:
-                    if error is not None:
-                        raise error
-                    context.store.finish(making)
-                    del left[reference]
-                    end(reference, None)
-                except CrosspipeError as failure:
-                    failed(reference, failure)
+                    if error is None:
+                        context.store.finish(making)
+                except CrosspipeError as refused:  # a full disk, say
+                    error = refused
+                if error is not None:
+                    failed(reference, error)
+                    continue
+                del left[reference]
+                end(reference, None)
         for reference in list(left):
             failed(reference, CrosspipeError(f"the {context.task.stage} stage ended without a word about it"))
     except Exception as error:  # noqa: BLE001 - the job's boundary: whatever it was, the log has it and the campaign goes on

@@ -157,7 +157,8 @@ class Store:
             wall_s = time.monotonic() - making.started_s
             save(directory / DONE, Done(files=files, inputs=making.inputs, wall_s=wall_s, finished_at_s=time.time()))
         claims.clear(directory)
-        shutil.rmtree(making.scratch, ignore_errors=True)
+        for scratch in directory.glob(".*.work"):  # ours, and what killed predecessors left
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def abandon(self, making: Making) -> None:
         """The work failed: the scratch folder goes, the claim is released."""

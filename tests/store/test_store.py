@@ -149,6 +149,16 @@ def test_of_many_at_once_exactly_one_gets_the_claim(tmp_path: Path, dead_first: 
     assert sum(won) == 1
 
 
+def test_what_a_killed_maker_left_goes_when_the_artifact_is_done(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    dead = msgspec.structs.replace(my_claim(), process_started="an earlier boot:1")
+    store.claim(LINKS, dead)
+    (store.begin(LINKS, dead).scratch / "half.json").write_text("{")
+    make(store, LINKS, "whole")
+    left = {path.name for path in store.directory(LINKS).iterdir()}
+    assert left == {"request.json", "payload.json", "done.json"}
+
+
 def test_inputs_are_recorded_and_a_later_change_shows_as_stale(tmp_path: Path) -> None:
     store = Store(tmp_path)
     request = Request(stage="solve", version=1, config={}, inputs={"links": LINKS.reference})
