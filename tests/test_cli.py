@@ -92,6 +92,10 @@ def test_wrong_usage_is_2_and_one_line(cli: Cli, problem: Path) -> None:
     code, _, err = cli("run", "schedule=1f1b", "pipeline.sites=3")
     assert code == 2
     assert_one_line(err, "pipeline.sites = 3: 4 stages cannot be split evenly among 3 sites")
+    code, _, err = cli("run", "schedule=1f1b", "cluster=slurm")
+    assert code == 2
+    assert_one_line(err, "cluster.executor = 'slurm'", "cluster=local")
+    assert {path.name for path in problem.parent.iterdir()} == {"problem.json"}  # nothing was written
 
 
 def test_a_wrong_file_is_1_and_one_line(cli: Cli, problem: Path) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import crosspipe
 from crosspipe.campaign import outcomes
-from crosspipe.campaign.executors import Job, make_executor
+from crosspipe.campaign.executors import Executor, Job, make_executor
 from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
 from crosspipe.campaign.points import Point
 from crosspipe.campaign.status import DRIVER
@@ -92,14 +92,19 @@ def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str
 
     Writes campaign.json first. On KeyboardInterrupt every job is cancelled before it is raised again.
     """
-    _write_campaign(plan, directory)
     tasks = plan_tasks(plan, directory, bodies=bodies)
+    clusters = {task.cluster.name: task.cluster for task in tasks}
+    executors = {
+        name: make_executor(cluster.executor, workers=cluster.workers, logs=directory / "logs")
+        for name, cluster in clusters.items()
+    }
+    _write_campaign(plan, directory)
     (directory / "tasks").mkdir(exist_ok=True)
     (directory / "logs").mkdir(exist_ok=True)
     for task in tasks:
         save(directory / "tasks" / f"{task.id}.json", task)
     listener.begin(plan, tasks)
-    ended = _follow(plan, directory, tasks, listener) if tasks else {}
+    ended = _follow(plan, directory, tasks, executors, listener)
     return Summary(plan, directory, ended)
 
 
@@ -131,11 +136,10 @@ def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
     return {"run": {key: getattr(run, key) for key in NOT_OF_THE_RESULT}}
 
 
-def _follow(plan: Plan, directory: Path, tasks: Sequence[Task], listener: Listener) -> dict[str, Outcome]:
+def _follow(
+    plan: Plan, directory: Path, tasks: Sequence[Task], executors: Mapping[str, Executor], listener: Listener
+) -> dict[str, Outcome]:
     """Submits tasks when what they wait for has ended, and hears of every artifact as it ends."""
-    logs = directory / "logs"
-    clusters = {task.cluster.name: task.cluster for task in tasks}
-    executors = {name: make_executor(c.executor, workers=c.workers, logs=logs) for name, c in clusters.items()}
     waiting, running = list(tasks), dict[str, tuple[Task, Job]]()
     heard: dict[str, Outcome] = {}
 

@@ -44,15 +44,17 @@ class Executor(Protocol):
         """Starts the job of the task file at `path`."""
 
 
+def check_executor(kind: str) -> None:
+    """Raises UsageError for an executor that cannot be had here."""
+    if kind not in ("debug", "local"):
+        remedy = "use cluster=local, which also works inside an allocation"
+        raise UsageError("cluster.executor", kind, "this version submits to the machine it runs on", remedy)
+
+
 def make_executor(kind: str, *, workers: int, logs: Path) -> Executor:
-    """The executor of a cluster's configuration; job logs go to the folder `logs`."""
-    if kind == "debug":
-        return DebugExecutor()
-    if kind == "local":
-        return LocalExecutor(workers, logs)
-    raise UsageError(
-        "cluster.executor", kind, "this version submits to this machine only", "use cluster=local, also inside a job"
-    )
+    """The executor of a cluster's configuration; job logs go to the folder `logs`. UsageError as `check_executor`."""
+    check_executor(kind)
+    return DebugExecutor() if kind == "debug" else LocalExecutor(workers, logs)
 
 
 class _DoneJob:

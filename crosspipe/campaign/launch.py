@@ -19,6 +19,7 @@ from rich.console import Console
 from crosspipe.campaign.config import PointConfig, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
 from crosspipe.campaign.driver import Plan, plan_campaign, plan_tasks, run_campaign
+from crosspipe.campaign.executors import check_executor
 from crosspipe.campaign.points import Point, make_points
 from crosspipe.errors import CrosspipeError
 from crosspipe.store import Store, load
@@ -36,6 +37,8 @@ def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]]
     if config.dry_run:
         show_plan(plan, plan_tasks(plan, Path(config.campaign_dir or ".")), console)
         return 0
+    for point in points:
+        check_executor(point.config.cluster.executor)
     return carry_out(plan, campaign_directory(config), console)
 
 

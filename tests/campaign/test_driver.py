@@ -11,6 +11,7 @@ import pytest
 
 from crosspipe.campaign.driver import Summary, plan_campaign, run_campaign
 from crosspipe.campaign.status import campaign_status
+from crosspipe.errors import UsageError
 
 
 class Deaf:
@@ -106,6 +107,14 @@ def test_a_fault_of_ours_is_an_outcome_too(
     summary = carry_out(points(), tmp_path / "campaign")
     assert summary.failures[0][1].reason == "ZeroDivisionError: oh"
     assert [outcome.status for _, outcome in summary.failures[1:]] == ["blocked"] * 8
+
+
+def test_a_cluster_that_cannot_be_reached_is_refused_before_anything_is_written(
+    points: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"cluster\.executor = 'slurm'.*use cluster=local"):
+        carry_out(points(cluster__executor="slurm"), tmp_path / "campaign")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_releases_what_was_being_made(
