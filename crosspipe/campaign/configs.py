@@ -14,6 +14,20 @@ def config_dir() -> Path:
     return inside if (inside / "config.yaml").exists() else beside
 
 
+def user_dir() -> Path | None:
+    """The user's own configs, `conf` in the working directory; None where there are none."""
+    mine = Path.cwd() / "conf"
+    return mine if mine.is_dir() and mine.resolve() != config_dir().resolve() else None
+
+
+def all_groups() -> dict[str, dict[str, str]]:
+    """`groups` of the package, with the user's own choices added (and put in place of those of the same name)."""
+    found, mine = groups(config_dir()), user_dir()
+    for group, choices in (groups(mine) if mine is not None else {}).items():
+        found[group] = found.get(group, {}) | choices
+    return found
+
+
 def groups(directory: Path) -> dict[str, dict[str, str]]:
     """Group -> choice -> its first comment line, of the configs in `directory`."""
     found: dict[str, dict[str, str]] = {}

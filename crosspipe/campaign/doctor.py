@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from crosspipe.campaign.configs import config_dir
+from crosspipe.campaign.configs import config_dir, user_dir
 from crosspipe.errors import CrosspipeError
 
 
@@ -73,9 +73,8 @@ def _packages() -> Iterator[Item]:
 
 
 def _configs() -> Item:
-    mine = Path.cwd() / "conf"
-    own = f", after your own {mine}" if mine.is_dir() and mine.resolve() != config_dir().resolve() else ""
-    return Item("configs", "ok", f"{config_dir()}{own}")
+    mine = user_dir()
+    return Item("configs", "ok", f"{config_dir()}{'' if mine is None else f', after your own {mine}'}")
 
 
 def _mpi() -> Item:

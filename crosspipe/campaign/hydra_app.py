@@ -12,7 +12,6 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -29,7 +28,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from crosspipe.campaign.configs import config_dir
+from crosspipe.campaign.configs import config_dir, user_dir
 from crosspipe.errors import CrosspipeError
 
 Launch = Callable[[list[dict[str, Any]], list[list[str]]], None]
@@ -88,8 +87,8 @@ class UserConfigs(SearchPathPlugin):
     """Puts the user's own ./conf before the one of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        mine = Path.cwd() / "conf"
-        if mine.is_dir() and mine.resolve() != config_dir().resolve():
+        mine = user_dir()
+        if mine is not None:
             search_path.prepend("crosspipe-user", f"file://{mine}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_help() -> None:
-    from crosspipe.campaign.configs import config_dir, groups
+    from crosspipe.campaign.configs import all_groups
 
     print("""usage: crosspipe run [KEY=VALUE ...] [GROUP=CHOICE ...]
 
@@ -57,10 +58,10 @@ common overrides:
 Hydra's own options: --cfg job (print the configuration), --info, -m, --config-dir DIR, --hydra-help.
 """)
     print("groups (your own ./conf is searched first):")
-    for group, choices in groups(config_dir()).items():
+    for group, choices in all_groups().items():
         print(f"  {group}")
         for choice, about in choices.items():
-            print(f"    {group}={choice:<18} {about}")
+            print(f"    {f'{group}={choice}':<28} {textwrap.shorten(about, 100, placeholder=' …')}")
 
 
 def status(options: Namespace) -> int:

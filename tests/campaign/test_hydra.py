@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crosspipe.campaign.config import PointConfig, typed
-from crosspipe.campaign.configs import config_dir, groups
+from crosspipe.campaign.configs import all_groups, config_dir, groups
 from crosspipe.campaign.hydra_app import ConfigError, compose_and_launch
 from crosspipe.campaign.points import make_points
 
@@ -83,6 +83,7 @@ def test_a_users_own_conf_comes_first(compose: Callable[..., Composed], tmp_path
     (mine / "ours.yaml").write_text(packaged.replace("name: local", "name: ours"))
     (mine / "local.yaml").write_text(packaged.replace("workers: 1", "workers: 7"))
     assert compose("cluster=ours")[0][0]["cluster"]["name"] == "ours"
+    assert {"ours", "local", "slurm"} <= set(all_groups()["cluster"])  # what `crosspipe run --help` lists
     assert compose()[0][0]["cluster"]["workers"] == 7
 
 
