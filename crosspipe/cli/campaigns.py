@@ -79,7 +79,7 @@ def status(options: Namespace) -> int:
         )
         if outcome.status == "failed" and trouble.log is not None:
             out.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
-    if not found.complete and not found.followed:
+    if found.finished and not found.complete:
         out.print(f"nobody works on it now; to go on: crosspipe retry {options.directory}", markup=False)
     return 1 if found.troubles else 0
 
