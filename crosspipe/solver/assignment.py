@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from crosspipe.schedule import Block, Message, Timeline
-from crosspipe.schedule.timeline import in_ready_order
 from crosspipe.solver.inorder import joined
 from crosspipe.solver.model import Key, Model, Resource, Truth
 
@@ -73,8 +72,17 @@ def _block_places(model: Model, timeline: Timeline, stage: int) -> Places:
 
 
 def _message_places(timeline: Timeline, wire: str) -> Places:
+    """In order of service; messages of no length at the same instant in the order a microbatch makes them."""
+    last = 2 * timeline.stages * timeline.chunks
+
+    def step(message: Message) -> tuple[int, int]:
+        kind, position, microbatch = message
+        way = {"gather": -1, "F": position, "D": last - position, "reduce": last}[kind]
+        return timeline.microbatches if kind == "reduce" else microbatch, way
+
     served = sorted(
-        (m for m in timeline.messages if m.wire == wire), key=lambda m: (m.start_ns, m.served_ns, in_ready_order(m))
+        (m for m in timeline.messages if m.wire == wire),
+        key=lambda m: (m.start_ns, m.served_ns, m.ready_ns, step(m.message)),
     )
     return {
         ((m.message.kind, m.message.position), m.message.microbatch): (m.start_ns, rank)

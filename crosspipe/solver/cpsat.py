@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -15,11 +16,11 @@ from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Message, Schedule, simulate
 from crosspipe.solver.assignment import hint, read
 from crosspipe.solver.bounds import lower_bound
-from crosspipe.solver.inorder import in_order
+from crosspipe.solver.inorder import decisions, in_order
 from crosspipe.solver.model import build
 from crosspipe.solver.ticks import in_ticks
 
-PROBING_STOPS_PAYING = 32  # microbatches; above, presolve would probe for longer than it then needs to solve
+PROBING_STOPS_PAYING = 8_000  # order decisions; above, presolve would probe for longer than it then needs to solve
 
 
 class Claim(NamedTuple):
@@ -50,7 +51,7 @@ def improve(
     """Searches from `start`, a valid schedule, for at most `time_limit_s`; None if `start` has no normal form.
 
     `listen(makespan_ns, bound_ns)` hears of improvements. With one worker and the same seed the search is the same
-    until the time limit cuts it.
+    until the time limit cuts it. An interrupt ends it with the best so far.
     """
     began = time.monotonic()
     ticks = in_ticks(problem, simulate(problem, start).makespan_ns)
@@ -66,9 +67,17 @@ def improve(
     solver.parameters.max_time_in_seconds = max(0.1, time_limit_s - (time.monotonic() - began))
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    if problem.microbatches >= PROBING_STOPS_PAYING:
+    if decisions(problem) > PROBING_STOPS_PAYING:
         solver.parameters.cp_model_probing_level = 0
-    status = solver.solve(model.cp, _Listener(lambda best, bound: listen(best * ticks.tick_ns, bound * ticks.tick_ns)))
+    solver.parameters.catch_sigint_signal = False  # it would leave Python without its own handler
+    listener = _Listener(lambda best, bound: listen(best * ticks.tick_ns, bound * ticks.tick_ns))
+    with ThreadPoolExecutor(max_workers=1) as thread:  # so that this one can take an interrupt
+        solving = thread.submit(solver.solve, model.cp, listener)
+        try:
+            status = solving.result()
+        except KeyboardInterrupt:
+            solver.stop_search()
+            status = solving.result()
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     orders, messages = read(model, solver.response_proto.solution) if solved else (None, {})
     proven = status != cp_model.MODEL_INVALID and status != cp_model.INFEASIBLE

@@ -16,6 +16,7 @@ from crosspipe.schedule import check, simulate
 from crosspipe.solver.bounds import Bound, lower_bound
 from crosspipe.solver.certify import Found, schedule_of
 from crosspipe.solver.inorder import decisions
+from crosspipe.solver.interrupts import watched
 from crosspipe.solver.pool import Candidate, candidates, judged
 from crosspipe.solver.request import Request
 from crosspipe.solver.search import policy_search
@@ -59,12 +60,14 @@ def search(problem: Problem, request: Request) -> Found:
     """The best schedule found until `request.deadline_s`, with proofs and notes. Raises Infeasible if nothing fits."""
     standing = Standing(candidates(problem, request.hints, request.pieces), [lower_bound(problem)])
     request.tell(standing.best.makespan_ns, standing.bound_ns)
-    try:
-        if not standing.settled:
-            _policies(problem, standing, request)
-        if not standing.settled:
-            _cp_sat(problem, standing, request)
-    except KeyboardInterrupt:
+    with watched() as interrupted:
+        try:
+            for step in (_policies, _cp_sat):
+                if not standing.settled and not interrupted.is_set():
+                    step(problem, standing, request)
+        except KeyboardInterrupt:
+            interrupted.set()
+    if interrupted.is_set():
         standing.notes.append("interrupted: the best schedule so far")
     best = standing.best
     return msgspec.structs.replace(
@@ -176,13 +179,19 @@ def _assumptions(problem: Problem) -> tuple[str, ...]:
 
 
 def plainest(problem: Problem, found: Found) -> Found:
-    """The same without listed message orders that do not help, or that different ranks cannot arrange."""
+    """The same without listed message orders that do not help, or that different ranks cannot arrange.
+
+    An order that is not valid is given back as it is.
+    """
+    kinds = {violation.kind for violation in check(problem, schedule_of(problem, "", found))}
+    if kinds == {"message_order"}:
+        return msgspec.structs.replace(found, messages={})
+    if kinds:
+        return found
     makespan = simulate(problem, schedule_of(problem, "", found)).makespan_ns
     for wire in found.messages:
         fewer = msgspec.structs.replace(found, messages={w: o for w, o in found.messages.items() if w != wire})
         without = simulate(problem, schedule_of(problem, "", fewer)).makespan_ns
         if without <= makespan:
             found, makespan = fewer, without
-    if any(v.kind == "message_order" for v in check(problem, schedule_of(problem, "", found))):
-        return msgspec.structs.replace(found, messages={})
     return found

@@ -275,6 +275,12 @@ def _monotone(cp: cp_model.CpModel, before: list[list[Truth]]) -> None:
                 cp.add_implication(literal, row[j + 1])
 
 
+def _any_of(cp: cp_model.CpModel, *truths: Truth) -> None:
+    """At least one of them holds."""
+    if True not in {truth for truth in truths if isinstance(truth, bool)}:
+        cp.add_bool_or([truth for truth in truths if not isinstance(truth, bool)])
+
+
 def _acyclic(cp: cp_model.CpModel, resource: Resource) -> None:
     """Times forbid that three entries precede one another in a circle, unless none of them has a length."""
     instant = [line for line in resource.lines.values() if line.may_be_instant]
@@ -285,9 +291,8 @@ def _acyclic(cp: cp_model.CpModel, resource: Resource) -> None:
                 resource.before(b.key, j, c.key, k),
                 resource.before(c.key, k, a.key, i),
             ]
-            for way in (circle, [negated(truth) for truth in circle]):
-                if not any(truth is False for truth in way):
-                    cp.add_bool_or([negated(truth) for truth in way])
+            _any_of(cp, *circle)
+            _any_of(cp, *(negated(truth) for truth in circle))
 
 
 def _memory(model: Model, stage: int) -> None:
@@ -302,8 +307,9 @@ def _memory(model: Model, stage: int) -> None:
             key, take = (kind, problem.position(stage, chunk)), cost.take_bytes(kind)
             if take:
                 for i in range(problem.microbatches):
-                    held = sum(_held_before(model, resource, stage, key, i))
-                    cp.add(held + take <= limit)
+                    fits = sum(_held_before(model, resource, stage, key, i)) + take <= limit
+                    if not isinstance(fits, bool):  # nothing to decide: one microbatch fits
+                        cp.add(fits)
 
 
 def _held_before(model: Model, resource: Resource, stage: int, key: Key, i: int) -> Iterator[cp_model.LinearExprT]:
@@ -322,8 +328,8 @@ def _held_before(model: Model, resource: Resource, stage: int, key: Key, i: int)
                 if input_grad is False:
                     continue
                 released = cp.new_bool_var(f"released{line.position}_{j}_{key}_{i}")
-                cp.add_bool_or(~released, before, fused[microbatch])
-                cp.add_implication(released, input_grad)
+                _any_of(cp, ~released, before, fused[microbatch])
+                _any_of(cp, ~released, input_grad)
                 model.releases.append(Release(released, before, fused[microbatch], input_grad))
                 before = released
             yield (cost.take_bytes(line.kind) if j % cut == 0 else 0) * before
@@ -356,17 +362,16 @@ def _round_rule(model: Model, stage: int) -> None:
 
 
 def _serve_as_ready(cp: cp_model.CpModel, pair: Pair) -> None:
-    """Messages of different senders: the earlier ready goes first; at equal times microbatch, D before F, position."""
-    first, second = pair.first, pair.second
+    """Messages of different senders: the earlier ready goes first, at equal times either."""
     for i, row in enumerate(pair.before):
         for j, literal in enumerate(row):
-            wins = _tie_break(first, i) < _tie_break(second, j)
-            one, other = first.ready[i], second.ready[j]
             if not isinstance(literal, bool):
-                cp.add(one + (0 if wins else 1) <= other).only_enforce_if(literal)
-                cp.add(other + (1 if wins else 0) <= one).only_enforce_if(~literal)
+                _implies(cp, literal, pair.first.ready[i] <= pair.second.ready[j])
+                _implies(cp, ~literal, pair.second.ready[j] <= pair.first.ready[i])
 
 
-def _tie_break(line: Line, i: int) -> tuple[int, bool, int, str]:
-    """As `crosspipe.schedule.timeline.in_ready_order`, beyond the ready time."""
-    return line.microbatches[i], line.kind == "F", line.position, line.kind
+def _implies(cp: cp_model.CpModel, literal: cp_model.IntVar, relation: cp_model.BoundedLinearExpression | bool) -> None:
+    if not isinstance(relation, bool):
+        cp.add(relation).only_enforce_if(literal)
+    elif not relation:
+        cp.add_bool_or(~literal)

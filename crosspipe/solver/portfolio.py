@@ -51,6 +51,7 @@ def _exact(traversal: str) -> Entry:
 
 
 SCHEDULES: dict[str, Entry] = {
+    "auto": Entry(traversal=None, doc="the best of all below, in the time", family="portfolio", method=exact.search),
     "gpipe": _static("gpipe", "all F, then all fused B"),
     "1f1b": _static("1f1b", "one F, one fused B"),
     "zbh1": _static("zbh1", "1F1B with split backward, at the memory of 1F1B"),
