@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from crosspipe.campaign.job import run_task, submitted
 from crosspipe.campaign.tasks import Task
@@ -114,31 +114,44 @@ class LocalJob:
         return f"its job {self.id} ended without a result (killed?)" + (f"; last line: {tail[0]}" if tail else "")
 
     def cancel(self, grace_s: float = 5.0) -> None:
-        sessions = set(_descendants(int(self.id)).values())
-        self._job.cancel(check=False)
+        processes = _descendants(int(self.id))
+        for process in processes:
+            if process.parent == int(self.id):  # the job; what it started is its own to end
+                _signal(os.kill, process.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while not self.ended() and time.monotonic() < deadline:
             time.sleep(0.05)
-        for session in sessions - {os.getsid(0)}:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(session, signal.SIGKILL)
+        self._job.cancel(check=False)
+        for session in {process.session for process in processes} - {os.getsid(0)}:
+            _signal(os.killpg, session, signal.SIGKILL)
 
 
-def _descendants(root: int) -> dict[int, int]:
-    """Process id -> session of every process below `root`, by one walk over /proc."""
-    parents: dict[int, tuple[int, int]] = {}
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+
+
+def _descendants(root: int) -> list[_Process]:
+    """Every process below `root`, by one walk over /proc."""
+    everything = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = (int(fields[1]), int(fields[3]))
-    found: dict[int, int] = {}
+                everything.append(_Process(int(entry.name), int(fields[1]), int(fields[3])))
+    found: list[_Process] = []
     frontier = {root}
     while frontier:
-        below = {pid for pid, (parent, _) in parents.items() if parent in frontier}
-        found |= {pid: parents[pid][1] for pid in below}
-        frontier = below
+        below = [process for process in everything if process.parent in frontier]
+        found += below
+        frontier = {process.pid for process in below}
     return found
+
+
+def _signal(send: Callable[[int, int], None], target: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        send(target, number)
 
 
 @contextlib.contextmanager

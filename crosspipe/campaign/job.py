@@ -173,18 +173,27 @@ def unexpected(error: Exception) -> CrosspipeError:
 
 
 def terminate(signum: int, frame: object) -> None:
-    """SIGTERM ends a job as Ctrl-C does: its processes are stopped, its claims released."""
-    raise KeyboardInterrupt
+    """SIGTERM cancels a job: its processes are stopped, its claims released, nothing is recorded.
+
+    Not a KeyboardInterrupt: a search answers that with its best so far, which is not what was asked for.
+    """
+    raise SystemExit(1)
+
+
+def cancellable() -> None:
+    """Makes this process cancellable by SIGTERM alone; SIGINT waits for ever."""
+    signal.signal(signal.SIGTERM, terminate)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def submitted(path: str) -> None:
     """What submitit runs: `run_task` in a session of its own, so that cancelling reaches its every process."""
     with contextlib.suppress(PermissionError):  # already a session's leader
         os.setsid()
-    signal.signal(signal.SIGTERM, terminate)
+    cancellable()
     run_task(path)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminate)
+    cancellable()
     run_task(sys.argv[1])

@@ -116,6 +116,24 @@ def test_cancel_ends_driver_and_jobs_and_a_new_start_completes(
     assert_complete_and_nothing_twice(orders, tmp_path / "campaign")
 
 
+def test_an_interrupt_from_the_terminal_cancels_and_records_nothing_half_searched(
+    driver: Callable[[], subprocess.Popen[bytes]], orders: Path, tmp_path: Path
+) -> None:
+    (orders / "hold-solve").touch()
+    first = driver()
+    wait_for(lambda: "begin solve 1f1b" in trace(orders), "the first solve to begin")
+    job = next(j for j in read_jobs(tmp_path / "campaign") if j.task == "solve-000")
+    os.kill(job.process.pid, signal.SIGINT)  # what a terminal sends to every process of its group
+    first.send_signal(signal.SIGINT)
+    assert first.wait(timeout=30) != 0
+    assert not holder_lives(job.process)
+    status = {stage.stage: stage for stage in campaign_status(tmp_path / "campaign").stages}
+    assert (status["solve"].done, status["solve"].failed, status["solve"].waiting) == (0, 0, 2)
+    (orders / "hold-solve").unlink()
+    assert driver().wait(timeout=60) == 0
+    assert_complete_and_nothing_twice(orders, tmp_path / "campaign")
+
+
 def test_two_drivers_at_once_share_the_work(
     driver: Callable[[], subprocess.Popen[bytes]], orders: Path, tmp_path: Path
 ) -> None:

@@ -25,8 +25,11 @@ def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         context.say(label)
         with (orders / "trace").open("a") as trace:
             trace.write(f"begin {label}\n")
-        while (orders / f"hold-{stage}").exists():
-            time.sleep(0.02)
+        try:
+            while (orders / f"hold-{stage}").exists():
+                time.sleep(0.02)
+        except KeyboardInterrupt:  # as a search does: the best so far
+            pass
         if (orders / f"crash-{stage}").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         only = orders / f"fail-{stage}"
