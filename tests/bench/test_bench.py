@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +53,21 @@ def test_a_result_is_measured_once_and_written_down(tmp_path: Path) -> None:
 
     (tmp_path / "scheduler.jsonl").write_bytes(saved[:-9])  # killed while it wrote
     assert "1 to go" in run("scheduler.py", *arguments, "--list").stderr
+
+
+def test_an_interrupted_search_is_no_result(tmp_path: Path) -> None:
+    """The search itself takes Ctrl-C as its end and returns its best, after less time than the cell is to have."""
+    only = ("--only", r"4x8, limit 4: loop \(2, 2\)", "--time-limit", "90", "--out", str(tmp_path))
+    command = [sys.executable, str(HERE / "scheduler.py"), "--workers", "1", "--quick", *only]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert "1 to go" in running.stderr.readline()
+        time.sleep(5)
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+    assert running.returncode == 130
+    assert "call again to go on" in said
+    assert not (tmp_path / "scheduler.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ A script says what there is to measure (`Task`) and how its page reads; options,
 from __future__ import annotations
 
 import argparse
+import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -57,7 +58,7 @@ def carry_out(
     interrupted = False
     columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     try:
-        with Progress(*columns, console=console) as bar, Interrupts() as interrupts:
+        with Progress(*columns, console=console) as bar, interrupts() as pressed:
             shown = bar.add_task("", total=len(todo))
             for task in todo:
 
@@ -66,7 +67,8 @@ def carry_out(
 
                 bar.update(shown, description=task.key)
                 result = task.measure(setup, show)
-                interrupts.stop_if_seen()
+                if pressed():  # what a search returns then had less than its time
+                    raise KeyboardInterrupt
                 results.add(setup, result)
                 console.print(f"{task.key}: {task.words(result)}")
                 bar.advance(shown)
@@ -80,23 +82,26 @@ def carry_out(
     return 130 if interrupted else 0
 
 
-class Interrupts:
-    """Knows of a Ctrl-C that a search took for its own end: such a result had less than its time and must not count."""
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Gives what says whether Ctrl-C was pressed, also where a search took it as its own end and returned its best.
 
-    def __init__(self) -> None:
-        self.seen = False
+    A wake-up descriptor hears of signals whoever handles them.
+    """
+    heard, told = os.pipe()
+    os.set_blocking(heard, False)
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told)
 
-    def __enter__(self) -> Interrupts:
-        self._before = signal.signal(signal.SIGINT, self._hear)
-        return self
+    def pressed() -> bool:
+        try:
+            return signal.SIGINT in os.read(heard, 64)
+        except BlockingIOError:
+            return False
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.seen = True
-        raise KeyboardInterrupt
-
-    def stop_if_seen(self) -> None:
-        if self.seen:
-            raise KeyboardInterrupt
+    try:
+        yield pressed
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(heard)
+        os.close(told)
