@@ -19,6 +19,7 @@ from crosspipe.errors import UsageError
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Message, Provenance, Schedule, check, simulate
 from crosspipe.schedule.order import MESSAGE_KINDS
+from crosspipe.solver.bounds.paths import paths_of
 
 if TYPE_CHECKING:  # numba loads only where something is searched
     from crosspipe.schedule.kernel import CompiledProblem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # numba loads only where something is searched
 FIELD = 8  # policies in a race
 SHARE = 100  # evaluations each gets in the first heat
 PATIENCE = 3000  # evaluations without improvement after which the last of a race is stuck
+HISTORY = 20  # a climb accepts what is no longer than it was so many moves ago
 LOOK_S = 0.05  # time between two looks at the clock
 
 
@@ -111,7 +113,7 @@ def _prepare(
     )
     policy, nothing = next(_rough_policies(race)), np.empty((0, 0), dtype=np.int64)
     list_schedule(compiled, limits, policy, 0, nothing, nothing)  # compiles, if need be
-    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, race.state)
+    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, HISTORY, race.state)
     race.deadline_s = None if budget_s is None else time.monotonic() + budget_s
     return race
 
@@ -162,7 +164,7 @@ def _climb(race: _Race, runner: _Runner, share: int) -> _Runner:
         step = int(step)
         began = time.perf_counter()
         try:
-            makespan = climb(race.compiled, race.limits, policy, makespan, race.target_ns, step, race.state)
+            makespan = climb(race.compiled, race.limits, policy, makespan, race.target_ns, step, HISTORY, race.state)
         except KeyboardInterrupt:
             race.interrupted = True
         race.rate = step / max(1e-6, time.perf_counter() - began)
@@ -172,7 +174,8 @@ def _climb(race: _Race, runner: _Runner, share: int) -> _Runner:
 
 
 def _rough_policies(race: _Race) -> Iterator[Policy]:
-    """Where to start from: D first, or F first up to as many ahead as memory, or a ramp down the positions, allows.
+    """Where to start from: D first; F first up to as many ahead as memory, or a ramp down the positions, allows; all
+    in the order of a periodic schedule in which a microbatch never waits.
 
     Each with W last and W in turn, with patience for better blocks and without, and with and without choosing the order
     of messages.
@@ -180,22 +183,36 @@ def _rough_policies(race: _Race) -> Iterator[Policy]:
     from crosspipe.solver.search_kernel import Policy
 
     positions, n, sole = race.compiled.positions, race.compiled.microbatches, race.compiled.single_sender
-    ramp = np.arange(positions, 0, -1)
-    for forward_lag, cap in ((n, ramp), (-n, ramp), (n, n), (-n, n), (-ramp, n)):
-        for weight_grad_lag in (10 * n, 0):
+    paths, period = paths_of(race.problem), _period_ns(race)
+    starts = np.array([paths.head, paths.gradient_head]) / period
+    ends = starts + np.array([paths.forward, paths.input_grad]) / period
+    ramp, zero = np.arange(positions, 0, -1), np.zeros(positions, dtype=np.int64)
+    lags = [
+        ([forward + zero, zero], [zero, zero - n], cap + zero)  # F and D blocks, F and D messages, F ahead of D
+        for forward, cap in ((n, ramp), (-n, ramp), (n, n), (-n, n), (-ramp, n))
+    ]
+    lags += [(list(starts * stretch), list(ends * stretch), zero + n) for stretch in (1.0, 1.5, 0.7)]
+    for (forward_lag, input_grad_lag), message_lag, cap in lags:
+        for weight_grad_lag in (10 * n, 0.5):
             for patience in (0.5, 0.0):
                 for choose in (False, True) if sole.any() else (False,):
-                    lag, message_lag = np.zeros((3, positions, n)), np.zeros((2, positions, n))
-                    lag[0] = np.broadcast_to(forward_lag, positions)[:, None]
-                    lag[2] = weight_grad_lag
-                    message_lag[1] = -n  # D before F
+                    lag = np.array([forward_lag, input_grad_lag, input_grad_lag + weight_grad_lag], dtype=np.float64)
                     yield Policy(
-                        lag=lag,
-                        cap=np.minimum(n, np.broadcast_to(cap, positions)),
-                        wait=np.full(4, patience),
-                        message_lag=message_lag,
+                        lag=np.repeat(lag[:, :, None], n, axis=2),
+                        cap=np.minimum(n, cap),
+                        wait=np.full((4, race.compiled.stages), patience),
+                        message_lag=np.repeat(np.array(message_lag, dtype=np.float64)[:, :, None], n, axis=2),
                         chosen=sole & choose,
                     )
+
+
+def _period_ns(race: _Race) -> int:
+    """What the busiest stage or wire needs per microbatch."""
+    compiled = race.compiled
+    stages = np.zeros(compiled.stages)
+    np.add.at(stages, compiled.stage_of, compiled.duration[:3].sum(axis=0))
+    wires = [compiled.serialisation[:2][compiled.wire[:2] == w].sum() for w in range(compiled.wires)]
+    return max(1, int(stages.max()), *(int(w) for w in wires))
 
 
 def _schedule(race: _Race, policy: Policy) -> Schedule:

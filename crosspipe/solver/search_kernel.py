@@ -49,10 +49,10 @@ class Policy(NamedTuple):
     """What decides an order; lags are in microbatches, fractions allowed.
 
     `lag[kind, position, microbatch]` for F, D, W: a block's key is its microbatch plus lag, the least key goes first.
-    `cap[position]` limits F started minus D started. `wait[kind]`: a stage that could start a block of this kind waits
-    instead for one with a lesser key that arrives within this fraction of its duration; `wait[MESSAGE]`: so do wires.
-    `message_lag[kind, position, microbatch]` for F and D messages orders those wires that `chosen[wire]`; others serve first come
-    first served.
+    `cap[position]` limits F started minus D started. `wait[kind, stage]`: a stage that could start a block of this kind
+    waits instead for one with a lesser key that arrives within this fraction of its duration; so do, by
+    `wait[MESSAGE, stage]`, the wires it sends on. `message_lag[kind, position, microbatch]` for F and D messages orders
+    those wires that `chosen[wire]`; others serve first come first served.
     """
 
     lag: Floats
@@ -210,7 +210,7 @@ def list_schedule(
                     and sends[other, q]
                     and wire_of[other, q] == wire
                     and running[stage, 2] + message_lag[other, q, running[stage, 2]] < k + message_lag[kind, p, k]
-                    and busy[stage] - time <= wait[MESSAGE] * serialisation[kind, p]
+                    and busy[stage] - time <= wait[MESSAGE, stage] * serialisation[kind, p]
                 ):
                     continue  # tried again when that block ends
             served[kind, p] += 1
@@ -319,7 +319,7 @@ def _choose_block(
         k = started[WEIGHT_GRAD, p]
         if k < started[INPUT_GRAD, p] and k + lag[WEIGHT_GRAD, p, k] < best:
             best, best_kind, best_p = k + lag[WEIGHT_GRAD, p, k], WEIGHT_GRAD, p
-    if best_kind >= 0 and soon < best and soon_at - time <= wait[best_kind] * duration[best_kind, best_p]:
+    if best_kind >= 0 and soon < best and soon_at - time <= wait[best_kind, stage] * duration[best_kind, best_p]:
         best_kind = -1  # its arrival wakes the stage
     return best_kind, best_p
 

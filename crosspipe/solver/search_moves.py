@@ -1,7 +1,7 @@
 """Random local moves on a policy: the compiled hill climb of the policy search.
 
-A move shifts some numbers of the policy on one stage, a range of stages, a slope over them, or all. It is kept if the
-makespan does not grow; an evaluation ends as soon as the makespan must exceed the incumbent.
+A move shifts some numbers of the policy on one stage, a range of stages, a slope over them, or all, for some or all
+microbatches. An evaluation ends as soon as the makespan must exceed what would be accepted.
 """
 
 from __future__ import annotations
@@ -26,24 +26,35 @@ def climb(
     makespan: int,
     target: int,
     evaluations: int,
+    remembered: int,
     state: State,
 ) -> int:
     """Improves `policy` in place by at most `evaluations` moves; returns its makespan, stops at `target`.
 
-    `makespan` is that of `policy` on entry; `state` is the random state, advanced in place.
+    A move is kept if it makes nothing longer than it was `remembered` moves ago (late acceptance, Burke and Bykov,
+    2017). `makespan` is that of `policy` on entry; `state` is the random state, advanced in place.
     """
     nothing = np.empty((0, 0), dtype=np.int64)
+    current = shake(problem, policy, 0, state)
     trial = shake(problem, policy, 0, state)
-    for _ in range(evaluations):
+    history = np.full(remembered, makespan, dtype=np.int64)
+    now = makespan
+    for i in range(evaluations):
         if makespan <= target:
             break
-        _copy(policy, trial)
+        _copy(current, trial)
         for _ in range(1 + _below(state, 3)):
             _move(problem, trial, state)
-        found = list_schedule(problem, limits, trial, makespan, nothing, nothing)
-        if found <= makespan:
-            makespan = found
-            _copy(trial, policy)
+        past = i % remembered
+        allowed = max(now, history[past])
+        found = list_schedule(problem, limits, trial, allowed, nothing, nothing)
+        if found <= allowed:
+            now = found
+            _copy(trial, current)
+            if now <= makespan:
+                makespan = now
+                _copy(current, policy)
+        history[past] = min(history[past], now)
     return makespan
 
 
@@ -95,7 +106,8 @@ def _move(problem: CompiledProblem, policy: Policy, state: State) -> None:
                     p = problem.position_of[stage, c]
                     policy.cap[p] = min(max(1, policy.cap[p] + step), n)
     elif what < 10 or not np.any(problem.single_sender):
-        policy.wait[_below(state, 3)] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)[_below(state, 6)] * _uniform(state)
+        patience = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)[_below(state, 6)] * _uniform(state)
+        policy.wait[_below(state, 3), first : last + 1] = patience
     elif what < 11:
         p = _below(state, positions)
         for _ in range(positions):
@@ -105,7 +117,7 @@ def _move(problem: CompiledProblem, policy: Policy, state: State) -> None:
         policy.message_lag[_below(state, 2), p, begin : end + 1] += size
     else:
         if _uniform(state) < 0.5:
-            policy.wait[MESSAGE] = _uniform(state)
+            policy.wait[MESSAGE, first : last + 1] = _uniform(state)
         else:
             wire = _below(state, problem.wires)
             policy.chosen[wire] = problem.single_sender[wire] and not policy.chosen[wire]

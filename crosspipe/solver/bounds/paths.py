@@ -39,6 +39,11 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     def positions(self) -> int:
         return len(self.forward)
 
+    @property
+    def gradient_head(self) -> list[int]:
+        """Per position, the earliest start of a D there."""
+        return [h + f + t for h, f, t in zip(self.head, self.forward, self.turns_ns(), strict=True)]
+
     def up_ns(self, first: int, last: int) -> int:
         """From the end of F at position `first` to the earliest start of F at `last` > `first`, same microbatch."""
         return sum(self.forward_delay[first:last]) + sum(self.forward[first + 1 : last])
