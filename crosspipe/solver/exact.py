@@ -35,8 +35,8 @@ SOLVER_FAILURES = (ArithmeticError, AttributeError, MemoryError, RuntimeError, T
 class Standing(msgspec.Struct):
     """Where the search stands: candidates best first, proven bounds, and sentences for the certificate."""
 
-    pool: list[Candidate]
     bounds: list[Bound]
+    pool: list[Candidate] = []
     notes: list[str] = []
 
     @property
@@ -50,7 +50,7 @@ class Standing(msgspec.Struct):
     @property
     def settled(self) -> bool:
         """Whether nothing better can exist."""
-        return self.best.makespan_ns <= self.bound_ns
+        return bool(self.pool) and self.best.makespan_ns <= self.bound_ns
 
     def add(self, candidate: Candidate) -> None:
         self.pool = sorted([*self.pool, candidate], key=lambda c: c.makespan_ns)
@@ -58,14 +58,15 @@ class Standing(msgspec.Struct):
 
 def search(problem: Problem, request: Request) -> Found:
     """The best schedule found until `request.deadline_s`, with proofs and notes. Raises Infeasible if nothing fits."""
-    standing = Standing(candidates(problem, request.hints, request.pieces), [lower_bound(problem)])
-    request.tell(standing.best.makespan_ns, standing.bound_ns)
+    standing = Standing([lower_bound(problem)])
     with watched() as interrupted:
         try:
-            for step in (_policies, _cp_sat):
+            for step in (_cheap, _policies, _cp_sat):
                 if not standing.settled and not interrupted.is_set():
                     step(problem, standing, request)
         except KeyboardInterrupt:
+            if not standing.pool:
+                raise
             interrupted.set()
     if interrupted.is_set():
         standing.notes.append("interrupted: the best schedule so far")
@@ -77,6 +78,15 @@ def search(problem: Problem, request: Request) -> Found:
         parameters={**best.found.parameters, "found_by": best.name},
         ideal_makespan_ns=None,
     )
+
+
+def _cheap(problem: Problem, standing: Standing, request: Request) -> None:
+    """Candidates, until one reaches the bound; all of them whatever the time, so that no static family is better."""
+    for candidate in candidates(problem, request.hints, request.pieces):
+        standing.add(candidate)
+        request.tell(standing.best.makespan_ns, standing.bound_ns)
+        if standing.settled:
+            break
 
 
 def _policies(problem: Problem, standing: Standing, request: Request) -> None:
@@ -124,7 +134,7 @@ def _cp_sat(problem: Problem, standing: Standing, request: Request) -> None:
         claims = (
             improve(
                 problem,
-                start.schedule,
+                schedule_of(problem, start.name, start.found),
                 time_limit_s=request.remaining_s,
                 workers=request.workers,
                 seed=request.seed,

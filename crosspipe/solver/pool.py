@@ -1,11 +1,12 @@
-"""Candidates: valid schedules of a Problem from every cheap method, best first. Searches start from them.
+"""Candidates: valid schedules of a Problem from every cheap method. Searches start from the best of them.
 
 A method that does not allow the counts, or does not fit the memory, simply contributes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -22,25 +23,29 @@ class Candidate(NamedTuple):
 
     name: str
     found: Found
-    schedule: Schedule
     makespan_ns: int
 
 
 def judged(problem: Problem, name: str, found: Found) -> Candidate:
-    """The candidate, if it is valid; else Infeasible, with the first violation."""
+    """The candidate, if our own check finds nothing wrong with it; else Infeasible, with the first violation."""
     schedule = schedule_of(problem, name, found)
     violations = check(problem, schedule)
     if violations:
         raise Infeasible(f"{name}: {violations[0].message}")
-    return Candidate(name, found, schedule, simulate(problem, schedule).makespan_ns)
+    return Candidate(name, found, simulate(problem, schedule).makespan_ns)
 
 
-def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> list[Candidate]:
-    """Valid schedules from hints, static families, the greedy and, always, one microbatch at a time; best first.
+def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> Iterator[Candidate]:
+    """Valid schedules: hints, static families, the greedy and, always, one microbatch at a time.
 
     The problem's memory must have room for one microbatch (`Problem.check_memory_floor`).
     """
-    methods: list[tuple[str, Callable[[], Found]]] = [("hint", partial(_given, hint)) for hint in hints]
+    from crosspipe.schedule.kernel import compile_problem, encode, evaluate  # numba
+
+    for hint in hints:
+        with suppress(Infeasible):
+            yield judged(problem, "hint", Found(orders=hint.orders, messages=hint.messages))
+    methods: list[tuple[str, Callable[[], Found]]] = []
     for name, (traversal, orders) in (FIXED_ORDERS | GENERATED_ORDERS).items():
         if traversal == problem.traversal:
             methods.append((name, partial(_ordered, problem, orders)))
@@ -49,17 +54,14 @@ def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> list
 
         methods.append(("cross_ud_sub", partial(cross_ud_sub, problem, pieces)))
     methods.append(("one_at_a_time", partial(_ordered, problem, one_at_a_time)))
-    valid = []
+    compiled = compile_problem(problem)
     for name, method in methods:
-        try:
-            valid.append(judged(problem, name, method()))
-        except (FieldError, Infeasible):
-            continue
-    return sorted(valid, key=lambda candidate: candidate.makespan_ns)
-
-
-def _given(hint: Schedule) -> Found:
-    return Found(orders=hint.orders, messages=hint.messages)
+        with suppress(FieldError):
+            found = method()
+            makespan, peaks = evaluate(compiled, encode(problem, schedule_of(problem, name, found)))
+            limits = zip(peaks.tolist(), problem.activation_limit_bytes, strict=True)
+            if all(limit is None or peak <= limit for peak, limit in limits):
+                yield Candidate(name, found, makespan)
 
 
 def _ordered(problem: Problem, orders: Callable[[Problem], Orders]) -> Found:

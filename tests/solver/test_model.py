@@ -11,6 +11,7 @@ from ortools.sat.python import cp_model
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Schedule, check, simulate
 from crosspipe.solver.assignment import hint, read
+from crosspipe.solver.certify import schedule_of
 from crosspipe.solver.inorder import in_order, joined
 from crosspipe.solver.model import build
 from crosspipe.solver.pool import candidates
@@ -32,8 +33,8 @@ def test_a_hint_is_complete_feasible_and_read_back(problems: Callable, data: st.
             wire=data.draw(st.sampled_from([None, "shared"])),
         )
     )
-    pool = candidates(problem, (), pieces=1)
-    normal = in_order(problem, data.draw(st.sampled_from(pool)).schedule)
+    found = data.draw(st.sampled_from(list(candidates(problem, (), pieces=1)))).found
+    normal = in_order(problem, schedule_of(problem, "known", found))
     timeline = simulate(problem, normal)
     model = build(problem, 0, timeline.makespan_ns, as_ready=True)
     hint(model, timeline)
@@ -52,9 +53,9 @@ def test_a_hint_is_complete_feasible_and_read_back(problems: Callable, data: st.
 def test_normal_form_is_valid_and_no_longer(problems: Callable, data: st.DataObject) -> None:
     """From microbatches in any order: valid, in order, and no longer, as microbatches are identical."""
     problem = data.draw(problems(data.draw(st.sampled_from(["ud", "wave"])), microbatches=(1, 4), fused=True))
-    best = data.draw(st.sampled_from(candidates(problem, (), pieces=1))).schedule
+    found = data.draw(st.sampled_from(list(candidates(problem, (), pieces=1)))).found
     names = data.draw(st.permutations(range(problem.microbatches)))
-    renamed = tuple(tuple(b._replace(microbatch=names[b.microbatch]) for b in order) for order in best.orders)
+    renamed = tuple(tuple(b._replace(microbatch=names[b.microbatch]) for b in order) for order in found.orders)
     shuffled = Schedule(
         traversal=problem.traversal,
         stages=problem.stages,
