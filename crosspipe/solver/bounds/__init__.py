@@ -57,7 +57,7 @@ def _best(problem: Problem) -> StageBound | WireBound | PathBound:
     paths = paths_of(problem)
     bounds: list[StageBound | WireBound | PathBound] = [_path_bound(paths)]
     bounds += stage_bounds(problem, paths)
-    bounds += wire_bounds(problem, paths)
+    bounds += wire_bounds(problem, paths, max(bound.value_ns for bound in bounds))
     return max(bounds, key=lambda bound: bound.value_ns)
 
 

@@ -6,98 +6,59 @@ different chunks and DP messages; every subset of its message classes bounds the
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from crosspipe.problem import Problem
+from crosspipe.solver.bounds.messages import MessageClass, message_classes
 from crosspipe.solver.bounds.paths import Paths
-
-
-class MessageClass(NamedTuple):
-    """Messages of one kind from one position: how many, when the first can be ready, what each occupies the wire for,
-    and how long after the end of service everything that must follow takes; times in ns."""
-
-    kind: str
-    position: int
-    messages: int
-    ready_ns: int
-    serialisation_ns: int
-    after_ns: int
+from crosspipe.solver.bounds.tail import most_conflict_ns, tail_conflict_ns
 
 
 class WireBound(msgspec.Struct, frozen=True, kw_only=True):
-    """`value_ns` = first message ready + `busy_ns` + least time after the last, over the classes that bind."""
+    """`value_ns` = first message ready + `busy_ns` + least time after the last + tail conflict, over what binds."""
 
     wire: str
     value_ns: int
     ready_ns: int
     busy_ns: int
     after_ns: int
+    tail_ns: int
     messages: int
 
 
-def message_classes(problem: Problem, paths: Paths) -> dict[str, list[MessageClass]]:
-    """Per wire the classes of messages it serves."""
-    classes: dict[str, list[MessageClass]] = {wire: [] for wire in problem.wires}
-    n, last = problem.microbatches, paths.positions - 1
-    first_gradient = [0] * paths.positions  # earliest start of a D
-    turns = paths.turns_ns()
-    for p in range(paths.positions):
-        first_gradient[p] = paths.head[p] + paths.forward[p] + turns[p]
-    for p in range(paths.positions):
-        forward_after = paths.forward[p] + turns[p] + paths.input_grad[p] + paths.tail[p]  # from an arrival at p
-        if p > 0 and (wire := problem.forward_hops[p - 1].wire) is not None:
-            hop = problem.forward_hops[p - 1]
-            ready = paths.head[p - 1] + paths.forward[p - 1]
-            after = hop.latency_ns + forward_after
-            classes[wire].append(MessageClass("F", p - 1, n, ready, hop.serialisation_ns, after))
-        if p < last and (wire := problem.backward_hops[p].wire) is not None:
-            hop = problem.backward_hops[p]
-            ready = first_gradient[p + 1] + paths.input_grad[p + 1]
-            after = hop.latency_ns + paths.input_grad[p] + paths.tail[p]
-            classes[wire].append(MessageClass("D", p + 1, n, ready, hop.serialisation_ns, after))
-        if not problem.data_parallel:
-            continue
-        stage, chunk = problem.place(p)
-        gather, reduce = problem.data_parallel[stage][chunk].gather, problem.data_parallel[stage][chunk].reduce
-        if gather is not None and gather.wire is not None:
-            after = gather.latency_ns + forward_after
-            classes[gather.wire].append(MessageClass("gather", p, 1, 0, gather.serialisation_ns, after))
-        if reduce.wire is not None:
-            gradients = n * (paths.input_grad[p] + paths.weight_grad[p])
-            ready = max(first_gradient[p], paths.head[p] + n * paths.forward[p]) + gradients
-            after = reduce.latency_ns
-            classes[reduce.wire].append(MessageClass("reduce", p, 1, ready, reduce.serialisation_ns, after))
-    return classes
-
-
-def wire_bounds(problem: Problem, paths: Paths) -> list[WireBound]:
-    """One bound per wire; O(classes^2) each.
+def wire_bounds(problem: Problem, paths: Paths, floor_ns: int = 0) -> list[WireBound]:
+    """One bound per wire; O(classes^2) each. Wires whose bound cannot pass `floor_ns` may be left with less than known.
 
     For any set of classes: the wire starts none of their messages before the earliest `ready`, needs the sum of their
     serialisations, and after the last of them everything that must follow it. The best set is {ready >= x, after >= y}
-    for some x and y, so those are enough.
+    for some x and y, so those are enough. The tail conflict of that set comes on top.
     """
     bounds = []
     for wire, classes in message_classes(problem, paths).items():
-        best = None
+        sets = []
         for ready in {c.ready_ns for c in classes}:
             late = sorted((c for c in classes if c.ready_ns >= ready), key=lambda c: -c.after_ns)
-            busy = messages = 0
-            for c in late:
-                busy += c.messages * c.serialisation_ns
-                messages += c.messages
-                value = ready + busy + c.after_ns
-                if best is None or value > best.value_ns:
-                    best = WireBound(
-                        wire=wire,
-                        value_ns=value,
-                        ready_ns=ready,
-                        busy_ns=busy,
-                        after_ns=c.after_ns,
-                        messages=messages,
-                    )
-        if best is not None:
-            bounds.append(best)
+            sets += [(ready, late[:i]) for i in range(1, len(late) + 1)]
+        best = max((_wire_bound(wire, *some) for some in sets), key=lambda bound: bound.value_ns)
+        for ready, some in sets:
+            plain = _wire_bound(wire, ready, some)
+            if plain.value_ns + most_conflict_ns(problem, paths, some) > max(floor_ns, best.value_ns):
+                tail = tail_conflict_ns(problem, paths, some)
+                more = msgspec.structs.replace(plain, value_ns=plain.value_ns + tail, tail_ns=tail)
+                best = max(best, more, key=lambda bound: bound.value_ns)
+        bounds.append(best)
     return bounds
+
+
+def _wire_bound(wire: str, ready_ns: int, classes: list[MessageClass]) -> WireBound:
+    """The bound from these classes, the last of which is followed by least."""
+    busy = sum(c.messages * c.serialisation_ns for c in classes)
+    return WireBound(
+        wire=wire,
+        value_ns=ready_ns + busy + classes[-1].after_ns,
+        ready_ns=ready_ns,
+        busy_ns=busy,
+        after_ns=classes[-1].after_ns,
+        tail_ns=0,
+        messages=sum(c.messages for c in classes),
+    )

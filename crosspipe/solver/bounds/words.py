@@ -36,4 +36,9 @@ def wire_words(bound: WireBound) -> str:
     return (
         f"wire {bound.wire} binds: {bound.messages} messages occupy it for {milliseconds(bound.busy_ns)}, the first is "
         f"ready after {milliseconds(bound.ready_ns)}, and {milliseconds(bound.after_ns)} follow the last"
+        + (
+            f", {milliseconds(bound.tail_ns)} more as a stage cannot pass both its chunks so fast"
+            if bound.tail_ns
+            else ""
+        )
     )
