@@ -19,7 +19,7 @@ _EXPORTS = {
     "crosspipe.store": ["RunRecord", "Store", "load", "save"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
-__all__ = sorted(_HOME)
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Shared by all tests: `--forbid-skips` turns a skipped test into a failed session, so that a green run ran everything."""
+"""Shared by all tests: with `--forbid-skips` a skipped test fails the session; a green run has run everything."""
 
 from __future__ import annotations
 
