@@ -1,6 +1,7 @@
 """An ORDER: Schedule, Timeline, the performance model, the checker, drawing, formats in and out."""
 
 from crosspipe.schedule.checker import Violation, check
+from crosspipe.schedule.crossings import crossings_table
 from crosspipe.schedule.order import Block, Certificate, Message, Provenance, Schedule
 from crosspipe.schedule.reference import simulate_reference
 from crosspipe.schedule.simulation import simulate
@@ -17,6 +18,7 @@ __all__ = [
     "Timeline",
     "Violation",
     "check",
+    "crossings_table",
     "simulate",
     "simulate_reference",
 ]
