@@ -31,11 +31,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     hints: tuple[Schedule, ...] = ()
     progress: Callable[[Progress], None] | None = None
 
-    @property
-    def remaining_s(self) -> float:
-        """Seconds left."""
-        return self.deadline_s - time.monotonic()
-
     def tell(self, makespan_ns: int, bound_ns: int) -> None:
         """Tells the listener, if there is one."""
         if self.progress is not None:
