@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from crosspipe.schedule import Block, Message, Timeline
 from crosspipe.solver.inorder import joined
-from crosspipe.solver.model import Key, Model, Resource, Truth
+from crosspipe.solver.lines import Key, Resource, Truth
+from crosspipe.solver.model import Model
 
 Values = Mapping[int, int] | Sequence[int]  # of the model's variables, by index
 Places = dict[tuple[Key, int], tuple[int, int]]  # per entry of a line: start in ticks, rank on its stage or wire

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Iterable
 
 import msgspec
 
@@ -17,6 +16,7 @@ from crosspipe.errors import CrosspipeError, Infeasible
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Certificate, Message, Provenance, Schedule, Timeline, check, simulate
 from crosspipe.solver.bounds import Bound
+from crosspipe.solver.request import Request
 
 LIBRARIES = ("crosspipe", "numpy", "numba", "ortools")
 
@@ -51,19 +51,10 @@ def schedule_of(problem: Problem, name: str, found: Found) -> Schedule:
     )
 
 
-def certified(
-    problem: Problem,
-    name: str,
-    found: Found,
-    bounds: Iterable[Bound],
-    *,
-    started_s: float,
-    seed: int | None = None,
-    workers: int | None = None,
-) -> Schedule:
-    """The Schedule with its certificate from the best of `bounds` and the found proofs, and with its provenance.
+def certified(problem: Problem, name: str, found: Found, request: Request) -> Schedule:
+    """The Schedule with its certificate, from the best of our own bound and the found proofs, and with its provenance.
 
-    `started_s` is `time.monotonic()` when the solving began. Raises Infeasible if the schedule exceeds a memory limit.
+    Raises Infeasible if the schedule exceeds a memory limit.
     """
     schedule = schedule_of(problem, name, found)
     timeline = simulate(problem, schedule)
@@ -72,7 +63,7 @@ def certified(
         raise CrosspipeError(f"{name} made an invalid schedule, please report it: {violations[0].message}")
     makespan = timeline.makespan_ns
     believable, notes = [], list(found.notes)
-    for bound in (*bounds, *found.proofs):
+    for bound in (request.bound, *found.proofs):
         if bound.value_ns <= makespan:
             believable.append(bound)
         else:
@@ -88,10 +79,10 @@ def certified(
     provenance = Provenance(
         method=name,
         parameters=found.parameters,
-        seed=seed,
-        workers=workers,
+        seed=request.seed,
+        workers=request.workers,
         versions=versions(),
-        wall_s=time.monotonic() - started_s,
+        wall_s=time.monotonic() - request.started_s,
     )
     return msgspec.structs.replace(schedule, certificate=certificate, provenance=provenance)
 

@@ -43,12 +43,13 @@ def improve(
     problem: Problem,
     start: Schedule,
     *,
+    lower_ns: int,
     time_limit_s: float,
     workers: int,
     seed: int,
     listen: Callable[[int, int], None],
 ) -> Claim | None:
-    """Searches from `start`, a valid schedule, for at most `time_limit_s`; None if `start` has no normal form.
+    """Searches from `start`, a valid schedule, down to the bound `lower_ns`; None if `start` has no normal form.
 
     `listen(makespan_ns, bound_ns)` hears of improvements. With one worker and the same seed the search is the same
     until the time limit cuts it. An interrupt ends it with the best so far.
@@ -59,7 +60,8 @@ def improve(
     if normal is None:
         return None
     timeline = simulate(ticks.problem, normal)
-    lower = lower_bound(ticks.problem).value_ns
+    # the true problem's bound need not hold for the rounded one
+    lower = lower_bound(ticks.problem).value_ns if ticks.error_ns else -(-lower_ns // ticks.tick_ns)
     model = build(ticks.problem, min(lower, timeline.makespan_ns), timeline.makespan_ns, as_ready=ticks.error_ns == 0)
     hint(model, timeline)
 

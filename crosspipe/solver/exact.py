@@ -15,7 +15,7 @@ import msgspec
 from crosspipe.errors import Infeasible
 from crosspipe.problem import Problem
 from crosspipe.schedule import check, simulate
-from crosspipe.solver.bounds import Bound, lower_bound
+from crosspipe.solver.bounds import Bound
 from crosspipe.solver.certify import Found, schedule_of
 from crosspipe.solver.inorder import decisions
 from crosspipe.solver.interrupts import watched
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from crosspipe.solver.cpsat import Claim
 
 LEAST_S = 0.05  # less is not worth starting a search for
-POLICY_SHARE = 0.4  # of the time
+POLICY_SHARE = 0.6  # of the time
 POLICY_BLOCKS = 20_000_000  # timed with one worker, where the result must not depend on the clock
-SEARCH_S_PER_DECISION = 5e-4  # less for small problems, which CP-SAT settles by itself
+SEARCH_S_PER_DECISION = 1e-3  # less for small problems, which CP-SAT settles by itself
 BUILD_S_PER_DECISION = 1e-4  # to build and presolve the model, roughly
 SOLVER_FAILURES = (ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError)
 
@@ -71,8 +71,8 @@ class Standing(msgspec.Struct):
 
 
 def search(problem: Problem, request: Request) -> Found:
-    """The best schedule found until `request.deadline_s`, with proofs and notes. Raises Infeasible if nothing fits."""
-    standing = Standing(request.deadline_s, [lower_bound(problem)])
+    """The best schedule found within `request.time_limit_s`, with proofs and notes."""
+    standing = Standing(request.started_s + request.time_limit_s, [request.bound])
     with watched() as interrupted:
         try:
             for step in (_cheap, _policies, _cp_sat):
@@ -87,19 +87,16 @@ def search(problem: Problem, request: Request) -> Found:
     best = standing.best
     return msgspec.structs.replace(
         best.found,
-        proofs=tuple(standing.bounds),
+        proofs=tuple(standing.bounds[1:]),
         notes=tuple(standing.notes),
-        parameters={**best.found.parameters, "found_by": best.name},
+        parameters={**best.found.parameters, "found_by": best.name, "time_limit_s": request.time_limit_s},
         ideal_makespan_ns=None,
     )
 
 
 def _cheap(problem: Problem, standing: Standing, request: Request) -> None:
     """Candidates, until one reaches the bound; all of them whatever the time, so that no static family is better."""
-    least = Problem.uniform(
-        traversal=problem.traversal, stages=2, microbatches=1, forward_ms=1, input_grad_ms=1, weight_grad_ms=1
-    )
-    standing.not_counting(lambda: list(candidates(least, (), 1)))
+    standing.not_counting(lambda: list(candidates(least(problem.traversal), (), 1)))
     for candidate in candidates(problem, request.hints, request.pieces):
         standing.add(candidate)
         request.tell(standing.best.makespan_ns, standing.bound_ns)
@@ -109,7 +106,7 @@ def _cheap(problem: Problem, standing: Standing, request: Request) -> None:
 
 def _policies(problem: Problem, standing: Standing, request: Request) -> None:
     """A first share of the time for policy search: seconds, or, with one worker, a number of policies."""
-    standing.not_counting(lambda: policy_search(problem, evaluations=1))
+    standing.not_counting(lambda: policy_search(least(problem.traversal), evaluations=1))
     remaining = standing.remaining_s
     if remaining < LEAST_S:
         return
@@ -117,13 +114,20 @@ def _policies(problem: Problem, standing: Standing, request: Request) -> None:
     small = min(POLICY_SHARE * remaining, SEARCH_S_PER_DECISION * decisions(problem))
     found = policy_search(
         problem,
-        budget_s=0.9 * remaining if too_large(problem, remaining) else small,
+        budget_s=remaining if too_large(problem, remaining) else small,
         seed=request.seed,
         target_ns=standing.bound_ns,
         evaluations=POLICY_BLOCKS // blocks if request.workers == 1 else None,
     )
     standing.add(judged(problem, "policy_search", Found(orders=found.orders, messages=found.messages)))
     request.tell(standing.best.makespan_ns, standing.bound_ns)
+
+
+def least(traversal: str) -> Problem:
+    """Some problem that is solved at once; compiled code is the same for all."""
+    return Problem.uniform(
+        traversal=traversal, stages=2, microbatches=1, forward_ms=1, input_grad_ms=1, weight_grad_ms=1
+    )
 
 
 def too_large(problem: Problem, seconds: float) -> bool:
@@ -154,6 +158,7 @@ def _cp_sat(problem: Problem, standing: Standing, request: Request) -> None:
             improve(
                 problem,
                 schedule_of(problem, start.name, start.found),
+                lower_ns=request.bound.value_ns,
                 time_limit_s=standing.remaining_s,
                 workers=request.workers,
                 seed=request.seed,

@@ -1,70 +1,21 @@
 """The CP-SAT model of the performance model: which block, and which message, comes before which.
 
-It knows nothing about searching; `exact` builds, hints and solves it. Times are the Problem's own, in ticks. Blocks of
-one kind at a position, and messages of one kind from it, form *lines* whose entries are in the order of the
-microbatches (see `inorder`: nothing is lost). What is left to decide is a literal for every two entries of different
-lines that share a stage or a wire; memory counts these literals, so blocks of no length are no special case. The
-constraints are those of the CrossPipe paper (Chen et al., ATC'25, section 4), in this form.
+It knows nothing about searching; `cpsat` builds, hints and solves it. Times are the Problem's own, in ticks. Blocks of
+one kind at a position, and messages of one kind from it, form `lines`; memory counts their order literals, so blocks of
+no length are no special case. The constraints are those of the CrossPipe paper (Chen et al., ATC'25, section 4), in
+this form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, product
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from crosspipe.problem import Hop, Problem
 from crosspipe.solver.inorder import fusing_pays
-
-Truth: TypeAlias = cp_model.IntVar | bool
-Key: TypeAlias = tuple[str, int]  # (kind, position) of a line
-
-
-class Line(NamedTuple):
-    """Entries in a fixed order; `microbatches[i]` is that of entry i.
-
-    `start` and `end` are per entry; a message also has `ready`, when it may leave, and its `sender`, a stage.
-    `may_be_instant`: entries can have length 0.
-    """
-
-    kind: str
-    position: int
-    microbatches: tuple[int, ...]
-    start: list[cp_model.IntVar]
-    end: list[cp_model.LinearExprT]
-    intervals: list[cp_model.IntervalVar]
-    ready: list[cp_model.LinearExprT]
-    sender: int
-    may_be_instant: bool
-
-    @property
-    def key(self) -> Key:
-        return self.kind, self.position
-
-
-class Pair(NamedTuple):
-    """Two lines of one resource: `before[i][j]` says that entry i of `first` precedes entry j of `second`."""
-
-    first: Line
-    second: Line
-    before: list[list[Truth]]
-
-
-class Resource(NamedTuple):
-    """A stage or a wire: its lines and, for every two of them, who precedes whom."""
-
-    lines: dict[Key, Line]
-    pairs: dict[tuple[Key, Key], Pair]
-
-    def before(self, first: Key, i: int, second: Key, j: int) -> Truth:
-        """Whether entry i of line `first` precedes entry j of line `second`."""
-        if first == second:
-            return i < j
-        if (first, second) in self.pairs:
-            return self.pairs[first, second].before[i][j]
-        return negated(self.pairs[second, first].before[j][i])
+from crosspipe.solver.lines import Key, Line, Pair, Resource, Truth, any_of, implies, in_sequence, resource_of
 
 
 class Release(NamedTuple):
@@ -99,11 +50,6 @@ class Model(NamedTuple):
     ends: list[End]
 
 
-def negated(truth: Truth) -> Truth:
-    """not `truth`, whether it is decided or not."""
-    return not truth if isinstance(truth, bool) else ~truth
-
-
 def build(problem: Problem, lower: int, upper: int, *, as_ready: bool) -> Model:
     """The model of all schedules with a makespan in [lower, upper], to be minimised.
 
@@ -117,12 +63,12 @@ def build(problem: Problem, lower: int, upper: int, *, as_ready: bool) -> Model:
         lines: dict[Key, Line] = {}
         for chunk in range(problem.chunks):
             lines |= _blocks(model, stage, chunk, upper)
-        model.stages.append(_resource(cp, lines, problem.positions))
+        model.stages.append(resource_of(cp, lines, problem.positions))
         if problem.chunks == 1:
             _round_rule(model, stage)
         _memory(model, stage)
     for wire, lines in _messages(model, upper).items():
-        model.wires[wire] = _resource(cp, lines, problem.positions)
+        model.wires[wire] = resource_of(cp, lines, problem.positions)
         if as_ready:
             for pair in model.wires[wire].pairs.values():
                 if pair.first.sender != pair.second.sender:
@@ -163,7 +109,7 @@ def _blocks(model: Model, stage: int, chunk: int, upper: int) -> dict[Key, Line]
                 line.intervals.append(cp.new_fixed_size_interval_var(start, length, name))
                 line.end.append(start + length)
             line.start.append(start)
-        _in_sequence(cp, line)
+        in_sequence(cp, line)
         cp.add(model.makespan >= line.end[-1])
         lines[line.key] = line
     for first, then in (("F", "D"), ("D", "W")):
@@ -171,11 +117,6 @@ def _blocks(model: Model, stage: int, chunk: int, upper: int) -> dict[Key, Line]
         for i, microbatch in enumerate(line.microbatches):
             cp.add(line.start[i] >= lines[first, position].end[microbatch])
     return lines
-
-
-def _in_sequence(cp: cp_model.CpModel, line: Line) -> None:
-    for i in range(1, len(line.start)):
-        cp.add(line.start[i] >= line.end[i - 1])
 
 
 def _messages(model: Model, upper: int) -> dict[str, dict[Key, Line]]:
@@ -202,7 +143,7 @@ def _messages(model: Model, upper: int) -> dict[str, dict[Key, Line]]:
                 line.start.append(start)
                 line.end.append(start + hop.serialisation_ns)
                 line.intervals.append(cp.new_fixed_size_interval_var(start, hop.serialisation_ns, name))
-            _in_sequence(cp, line)
+            in_sequence(cp, line)
             wires.setdefault(str(hop.wire), {})[line.key] = line
             leaves = list(line.start)
         _deliver(model, kind, position, hop, leaves)
@@ -219,80 +160,6 @@ def _deliver(model: Model, kind: str, position: int, hop: Hop, leaves: list[cp_m
     line = model.stages[model.problem.place(target)[0]].lines["F" if kind == "gather" else kind, target]
     for start, arrival in zip(line.start, arrivals, strict=False):  # one gather, for the first F
         model.cp.add(start >= arrival)
-
-
-def precedes(first: Key, second: Key, positions: int) -> bool:
-    """Whether, within every microbatch, an entry of `first` always comes before one of `second`.
-
-    A microbatch visits F upwards, then D downwards; W hangs on its D. The same holds for the messages they send.
-    """
-
-    def step(key: Key) -> int:
-        return key[1] if key[0] == "F" else 2 * positions - 1 - key[1]
-
-    if first[0] not in "FD" or second[0] not in "FDW":
-        return False
-    return step(first) < step(second) + (second[0] == "W")
-
-
-def _resource(cp: cp_model.CpModel, lines: dict[Key, Line], positions: int) -> Resource:
-    """One entry at a time, and a literal for every two entries of different lines whose order is open."""
-    pairs = {}
-    for first, second in combinations(lines.values(), 2):
-        forwards, backwards = (precedes(a.key, b.key, positions) for a, b in ((first, second), (second, first)))
-        before: list[list[Truth]] = []
-        for i, one in enumerate(first.microbatches):
-            row: list[Truth] = []
-            for j, other in enumerate(second.microbatches):
-                if forwards and one <= other:
-                    row.append(True)
-                elif backwards and other <= one:
-                    row.append(False)
-                else:
-                    literal = cp.new_bool_var(f"{first.kind}{first.position}_{i}<{second.kind}{second.position}_{j}")
-                    cp.add(second.start[j] >= first.end[i]).only_enforce_if(literal)
-                    cp.add(first.start[i] >= second.end[j]).only_enforce_if(~literal)
-                    row.append(literal)
-            before.append(row)
-        _monotone(cp, before)
-        pairs[first.key, second.key] = Pair(first, second, before)
-    if pairs:
-        cp.add_no_overlap([interval for line in lines.values() for interval in line.intervals])
-    resource = Resource(lines, pairs)
-    _acyclic(cp, resource)
-    return resource
-
-
-def _monotone(cp: cp_model.CpModel, before: list[list[Truth]]) -> None:
-    """What precedes entry j precedes j + 1; redundant, but it propagates without times."""
-    for i, row in enumerate(before):
-        for j, literal in enumerate(row):
-            if isinstance(literal, bool):
-                continue
-            if i > 0 and not isinstance(before[i - 1][j], bool):
-                cp.add_implication(literal, before[i - 1][j])
-            if j + 1 < len(row) and not isinstance(row[j + 1], bool):
-                cp.add_implication(literal, row[j + 1])
-
-
-def _any_of(cp: cp_model.CpModel, *truths: Truth) -> None:
-    """At least one of them holds."""
-    if True not in {truth for truth in truths if isinstance(truth, bool)}:
-        cp.add_bool_or([truth for truth in truths if not isinstance(truth, bool)])
-
-
-def _acyclic(cp: cp_model.CpModel, resource: Resource) -> None:
-    """Times forbid that three entries precede one another in a circle, unless none of them has a length."""
-    instant = [line for line in resource.lines.values() if line.may_be_instant]
-    for a, b, c in combinations(instant, 3):
-        for i, j, k in product(range(len(a.start)), range(len(b.start)), range(len(c.start))):
-            circle = [
-                resource.before(a.key, i, b.key, j),
-                resource.before(b.key, j, c.key, k),
-                resource.before(c.key, k, a.key, i),
-            ]
-            _any_of(cp, *circle)
-            _any_of(cp, *(negated(truth) for truth in circle))
 
 
 def _memory(model: Model, stage: int) -> None:
@@ -328,8 +195,8 @@ def _held_before(model: Model, resource: Resource, stage: int, key: Key, i: int)
                 if input_grad is False:
                     continue
                 released = cp.new_bool_var(f"released{line.position}_{j}_{key}_{i}")
-                _any_of(cp, ~released, before, fused[microbatch])
-                _any_of(cp, ~released, input_grad)
+                any_of(cp, ~released, before, fused[microbatch])
+                any_of(cp, ~released, input_grad)
                 model.releases.append(Release(released, before, fused[microbatch], input_grad))
                 before = released
             yield (cost.take_bytes(line.kind) if j % cut == 0 else 0) * before
@@ -366,12 +233,5 @@ def _serve_as_ready(cp: cp_model.CpModel, pair: Pair) -> None:
     for i, row in enumerate(pair.before):
         for j, literal in enumerate(row):
             if not isinstance(literal, bool):
-                _implies(cp, literal, pair.first.ready[i] <= pair.second.ready[j])
-                _implies(cp, ~literal, pair.second.ready[j] <= pair.first.ready[i])
-
-
-def _implies(cp: cp_model.CpModel, literal: cp_model.IntVar, relation: cp_model.BoundedLinearExpression | bool) -> None:
-    if not isinstance(relation, bool):
-        cp.add(relation).only_enforce_if(literal)
-    elif not relation:
-        cp.add_bool_or(~literal)
+                implies(cp, literal, pair.first.ready[i] <= pair.second.ready[j])
+                implies(cp, ~literal, pair.second.ready[j] <= pair.first.ready[i])

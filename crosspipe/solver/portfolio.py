@@ -47,11 +47,16 @@ def _static(name: str, doc: str) -> Entry:
 
 
 def _exact(traversal: str) -> Entry:
-    return Entry(traversal=traversal, doc="searched and proven with CP-SAT", family="exact", method=exact.search)
+    return Entry(traversal=traversal, doc="searched, then proven with CP-SAT", family="exact", method=exact.search)
 
 
 SCHEDULES: dict[str, Entry] = {
-    "auto": Entry(traversal=None, doc="the best of all below, in the time", family="portfolio", method=exact.search),
+    "auto": Entry(
+        traversal=None,
+        doc="the best of all methods of the problem's traversal",
+        family="portfolio",
+        method=exact.search,
+    ),
     "gpipe": _static("gpipe", "all F, then all fused B"),
     "1f1b": _static("1f1b", "one F, one fused B"),
     "zbh1": _static("zbh1", "1F1B with split backward, at the memory of 1F1B"),
@@ -80,9 +85,10 @@ def solve(
 ) -> Schedule:
     """The schedule `name` (a key of `SCHEDULES`) for `problem`, valid, re-timed, with Certificate and Provenance.
 
-    `time_limit_s` bounds searches; `workers` defaults to the CPUs this process may use; `pieces` is n_sub of
-    `cross_ud_sub`; `hint` is one or more schedules of the same shape to start from (a neighbouring delay's, say);
-    `progress` hears of every improvement. An interrupt (SIGINT) during a search ends it with the best so far.
+    `time_limit_s` bounds searches; `workers` defaults to the CPUs this process may use, and with 1 the seed alone
+    decides the result, unless the time limit cuts in; `pieces` is n_sub of `cross_ud_sub`; `hint` is one or more
+    schedules of the same shape to start from (a neighbouring delay's, say); `progress` hears of every improvement. An
+    interrupt (SIGINT) during a search ends it with the best so far.
 
     Raises UsageError for an unknown name, a schedule of another traversal, or an option that makes no sense;
     FieldError where the family does not allow the counts; Infeasible where the schedule does not fit the memory.
@@ -110,17 +116,16 @@ def solve(
         one.check_fits(problem)
     problem.check_memory_floor()
     request = Request(
+        bound=lower_bound(problem),
         started_s=started,
-        deadline_s=started + time_limit_s,
+        time_limit_s=time_limit_s,
         workers=workers or usable_cpus(),
         seed=seed,
         pieces=pieces,
         hints=hints,
         progress=progress,
     )
-    bound = lower_bound(problem)
-    found = entry.method(problem, request)
-    return certified(problem, name, found, (bound,), started_s=started, seed=request.seed, workers=request.workers)
+    return certified(problem, name, entry.method(problem, request), request)
 
 
 def usable_cpus() -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from crosspipe.schedule import Schedule
+from crosspipe.solver.bounds import Bound
 
 
 class Progress(NamedTuple):
@@ -21,10 +22,14 @@ class Progress(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a method may use. `started_s` and `deadline_s` are `time.monotonic()`; `progress` hears of improvements."""
+    """What a method may use. `started_s` is `time.monotonic()`, `bound` our own lower bound for the problem.
 
+    `hints` are schedules to start from; `progress` hears of improvements.
+    """
+
+    bound: Bound
     started_s: float
-    deadline_s: float
+    time_limit_s: float
     workers: int
     seed: int
     pieces: int

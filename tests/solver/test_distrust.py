@@ -13,7 +13,7 @@ import pytest
 
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Schedule, check
-from crosspipe.solver import Bound, Progress, cpsat, exact, solve
+from crosspipe.solver import Bound, Progress, cpsat, solve
 from crosspipe.solver.cpsat import Claim
 
 OPTIMUM_NS = 48_000_000  # by brute force over all orders
@@ -23,7 +23,6 @@ OPTIMUM_NS = 48_000_000  # by brute force over all orders
 def problem(monkeypatch: pytest.MonkeyPatch) -> Problem:
     """Two stages, three microbatches; our own bound made weak, so that every method has its turn."""
     weak = Bound(value_ns=30_000_000, proven_by="stage bound", explanation="stage 0 works 30 ms")
-    monkeypatch.setattr(exact, "lower_bound", lambda problem: weak)
     monkeypatch.setattr("crosspipe.solver.portfolio.lower_bound", lambda problem: weak)
     return Problem.uniform(
         traversal="ud",

@@ -11,6 +11,7 @@ from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule, simulate_reference
 from crosspipe.solver import SCHEDULES, Bound, solve
 from crosspipe.solver.certify import Found, certified
+from crosspipe.solver.request import Request
 
 
 def small(**changes: object) -> Problem:
@@ -80,6 +81,7 @@ def test_a_bound_above_the_makespan_is_dropped_and_said() -> None:
     lie = Bound(value_ns=40_000_000, proven_by="a liar", explanation="trust me")
     truth = Bound(value_ns=24_000_000, proven_by="stage work", explanation="stage 0 works 24 ms")
     found = Found(orders=solve(problem, "1f1b").orders, proofs=(lie,))
-    certificate = certified(problem, "1f1b", found, (truth,), started_s=0.0).certificate
+    request = Request(bound=truth, started_s=0.0, time_limit_s=1.0, workers=1, seed=0, pieces=1)
+    certificate = certified(problem, "1f1b", found, request).certificate
     assert (certificate.lower_bound_ns, certificate.proven_by) == (24_000_000, "stage work")
     assert "a liar claims 40000000 ns, above the re-timed 32000000 ns" in certificate.explanation
