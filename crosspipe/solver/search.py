@@ -23,7 +23,7 @@ from crosspipe.solver.bounds.paths import paths_of
 
 if TYPE_CHECKING:  # numba loads only where something is searched
     from crosspipe.schedule.kernel import CompiledProblem
-    from crosspipe.solver.search_kernel import Limits, Policy
+    from crosspipe.solver.search_kernel import Limits, Policy, Trace
     from crosspipe.solver.search_moves import State
 
 FIELD = 8  # policies in a race
@@ -82,6 +82,9 @@ class _Race(msgspec.Struct):
     problem: Problem
     compiled: CompiledProblem
     limits: Limits
+    unrecorded: Trace
+    traces: tuple[Trace, Trace]
+    period_ns: int
     state: State
     target_ns: int
     evaluations: float
@@ -99,7 +102,7 @@ class _Race(msgspec.Struct):
 def _prepare(
     problem: Problem, seed: int, target_ns: int | None, budget_s: float | None, evaluations: int | None
 ) -> _Race:
-    from crosspipe.solver.search_kernel import list_schedule, prepare
+    from crosspipe.solver.search_kernel import list_schedule, new_trace, prepare
     from crosspipe.solver.search_moves import climb, shake
 
     compiled, limits = prepare(problem)
@@ -107,13 +110,16 @@ def _prepare(
         problem=problem,
         compiled=compiled,
         limits=limits,
+        unrecorded=new_trace(compiled, record=False),
+        traces=(new_trace(compiled), new_trace(compiled)),
+        period_ns=_period_ns(compiled),
         state=np.array([seed], dtype=np.uint64),
         target_ns=target_ns or 0,
         evaluations=math.inf if evaluations is None else evaluations,
     )
-    policy, nothing = next(_rough_policies(race)), np.empty((0, 0), dtype=np.int64)
-    list_schedule(compiled, limits, policy, 0, nothing, nothing)  # compiles, if need be
-    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, HISTORY, race.state)
+    policy = next(_rough_policies(race))
+    list_schedule(compiled, limits, policy, 0, race.unrecorded)  # compiles, if need be
+    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, HISTORY, race.unrecorded, race.state)
     race.deadline_s = None if budget_s is None else time.monotonic() + budget_s
     return race
 
@@ -124,11 +130,9 @@ def _best_policy(race: _Race) -> Policy:
     from crosspipe.solver.search_kernel import list_schedule
     from crosspipe.solver.search_moves import shake
 
-    nothing = np.empty((0, 0), dtype=np.int64)
-
     def run(policy: Policy) -> _Runner:
         race.spent += 1
-        return _Runner(list_schedule(race.compiled, race.limits, policy, NEVER, nothing, nothing), policy)
+        return _Runner(list_schedule(race.compiled, race.limits, policy, NEVER, race.unrecorded), policy)
 
     field: list[_Runner] = []
     for policy in _rough_policies(race):
@@ -140,7 +144,7 @@ def _best_policy(race: _Race) -> Policy:
     best, share = field[0], SHARE
     while not race.over(best.makespan_ns):
         before = field[0].makespan_ns
-        field = sorted((_climb(race, runner, share) for runner in field), key=lambda runner: runner.makespan_ns)
+        field = sorted((_improve(race, runner, share) for runner in field), key=lambda runner: runner.makespan_ns)
         best = min(best, field[0], key=lambda runner: runner.makespan_ns)
         if len(field) > 1:
             field = field[: (len(field) + 1) // 2]
@@ -151,25 +155,33 @@ def _best_policy(race: _Race) -> Policy:
     return best.policy
 
 
-def _climb(race: _Race, runner: _Runner, share: int) -> _Runner:
-    """The runner after `share` moves, or fewer if the race is over."""
+def _improve(race: _Race, runner: _Runner, share: int) -> _Runner:
+    """The runner after `share` moves, half of them on its policy, half on its critical path; fewer if time is up."""
     from crosspipe.solver.search_moves import climb
+    from crosspipe.solver.search_polish import polish
 
     makespan, policy = runner
-    left = share
-    while left > 0 and not race.over(makespan):
-        step = min(left, race.evaluations - race.spent)
-        if race.deadline_s is not None:
-            step = min(step, max(1, race.rate * LOOK_S))
-        step = int(step)
-        began = time.perf_counter()
-        try:
-            makespan = climb(race.compiled, race.limits, policy, makespan, race.target_ns, step, HISTORY, race.state)
-        except KeyboardInterrupt:
-            race.interrupted = True
-        race.rate = step / max(1e-6, time.perf_counter() - began)
-        race.spent += step
-        left -= step
+    common = (race.compiled, race.limits, policy)
+    for half in range(2):
+        left = share // 2
+        while left > 0 and not race.over(makespan):
+            step = min(left, race.evaluations - race.spent)
+            if race.deadline_s is not None:
+                step = min(step, max(1, race.rate * LOOK_S))
+            step = int(step)
+            began = time.perf_counter()
+            try:
+                if half == 0:
+                    makespan = climb(*common, makespan, race.target_ns, step, HISTORY, race.unrecorded, race.state)
+                else:
+                    makespan = polish(
+                        *common, makespan, race.target_ns, step, HISTORY, race.period_ns, *race.traces, race.state
+                    )
+            except KeyboardInterrupt:
+                race.interrupted = True
+            race.rate = step / max(1e-6, time.perf_counter() - began)
+            race.spent += step
+            left -= step
     return _Runner(makespan, policy)
 
 
@@ -183,7 +195,7 @@ def _rough_policies(race: _Race) -> Iterator[Policy]:
     from crosspipe.solver.search_kernel import Policy
 
     positions, n, sole = race.compiled.positions, race.compiled.microbatches, race.compiled.single_sender
-    paths, period = paths_of(race.problem), _period_ns(race)
+    paths, period = paths_of(race.problem), race.period_ns
     starts = np.array([paths.head, paths.gradient_head]) / period
     ends = starts + np.array([paths.forward, paths.input_grad]) / period
     ramp, zero = np.arange(positions, 0, -1), np.zeros(positions, dtype=np.int64)
@@ -206,9 +218,8 @@ def _rough_policies(race: _Race) -> Iterator[Policy]:
                     )
 
 
-def _period_ns(race: _Race) -> int:
+def _period_ns(compiled: CompiledProblem) -> int:
     """What the busiest stage or wire needs per microbatch."""
-    compiled = race.compiled
     stages = np.zeros(compiled.stages)
     np.add.at(stages, compiled.stage_of, compiled.duration[:3].sum(axis=0))
     wires = [compiled.serialisation[:2][compiled.wire[:2] == w].sum() for w in range(compiled.wires)]
@@ -218,32 +229,34 @@ def _period_ns(race: _Race) -> int:
 def _schedule(race: _Race, policy: Policy) -> Schedule:
     """The policy's order as a Schedule; messages are listed where first come first served would be longer."""
     from crosspipe.schedule.kernel import NEVER
-    from crosspipe.solver.search_kernel import list_schedule
+    from crosspipe.solver.search_kernel import list_schedule, new_trace
 
     problem, n = race.problem, race.problem.microbatches
-    width = 3 * problem.chunks * n
-    orders = np.zeros((problem.stages, width), dtype=np.int64)
-    messages = np.full((race.compiled.wires, 4 * problem.positions * n), -1, dtype=np.int64)
-    list_schedule(race.compiled, race.limits, policy, NEVER, orders, messages)
-    listed = {}
-    for i, wire in enumerate(problem.wires):
-        if policy.chosen[i]:
-            codes = [divmod(int(code), n) for code in messages[i] if code >= 0]
-            listed[wire] = tuple(
-                Message(MESSAGE_KINDS[row // problem.positions], row % problem.positions, k) for row, k in codes
-            )
+    trace = new_trace(race.compiled)
+    list_schedule(race.compiled, race.limits, policy, NEVER, trace)
 
     def block(code: int) -> Block:
-        row, chunk = divmod(code, problem.chunks)
-        return Block("FDW"[row % 3], chunk, row // 3)
+        row, microbatch = divmod(code, n)
+        kind, position = divmod(row, problem.positions)
+        return Block("FDW"[kind], problem.place(position)[1], microbatch)
 
+    def message(code: int) -> Message:
+        row, microbatch = divmod(code, n)
+        kind, position = divmod(row, problem.positions)
+        return Message(MESSAGE_KINDS[kind], position, microbatch)
+
+    listed = {
+        wire: tuple(message(code) for code in trace.messages[i].tolist() if code >= 0)
+        for i, wire in enumerate(problem.wires)
+        if policy.chosen[i]
+    }
     plain = Schedule(
         name="policy_search",
         traversal=problem.traversal,
         stages=problem.stages,
         chunks=problem.chunks,
         microbatches=n,
-        orders=tuple(tuple(block(code) for code in row) for row in orders.tolist()),
+        orders=tuple(tuple(block(code) for code in row) for row in trace.orders.tolist()),
         problem_digest=problem.digest(),
     )
     chosen = msgspec.structs.replace(plain, messages=listed)

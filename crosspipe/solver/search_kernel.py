@@ -118,15 +118,31 @@ def _limits(problem: Problem, compiled_problem: CompiledProblem) -> Limits:
     )
 
 
-@compiled
-def list_schedule(
-    problem: CompiledProblem, limits: Limits, policy: Policy, cutoff: int, orders: Ints, messages: Ints
-) -> int:
-    """Makespan in ns of the order that `policy` makes, or NEVER as soon as it must exceed `cutoff`.
+class Trace(NamedTuple):
+    """What happened: `orders[stage, i]` = (kind * positions + position) * microbatches + microbatch of the blocks,
+    `messages[wire, i]` = `message_code` in order of service; `start` [F D W, position, microbatch] of blocks and
+    `service` [message kind, position, microbatch] of messages begin then, in ns. All empty: nothing is recorded."""
 
-    Fills `orders[stage, i]` with (microbatch * 3 + kind) * chunks + chunk and `messages[wire, i]` with message codes in
-    order of service, unless they are empty.
-    """
+    orders: Ints
+    messages: Ints
+    start: Ints
+    service: Ints
+
+
+def new_trace(problem: CompiledProblem, record: bool = True) -> Trace:
+    """An empty trace, with room for everything where it shall `record`."""
+    stages, positions, n = (problem.stages, problem.positions, problem.microbatches) if record else (0, 0, 0)
+    return Trace(
+        orders=np.full((stages, 3 * n * (positions // max(1, stages))), -1, dtype=np.int64),
+        messages=np.full((problem.wires if record else 0, 4 * positions * n), -1, dtype=np.int64),
+        start=np.full((3, positions, n), -1, dtype=np.int64),
+        service=np.full((4, positions, n), -1, dtype=np.int64),
+    )
+
+
+@compiled
+def list_schedule(problem: CompiledProblem, limits: Limits, policy: Policy, cutoff: int, trace: Trace) -> int:
+    """Makespan in ns of the order that `policy` makes, or NEVER as soon as it must exceed `cutoff`; fills `trace`."""
     stages, positions, n = problem.stages, problem.positions, problem.microbatches
     # arrays by their own names: each access through the tuple costs more than the arithmetic
     stage_of, position_of, duration, take, release = (
@@ -139,6 +155,8 @@ def list_schedule(
     latency, serialisation, wire_of, sends = problem.latency, problem.serialisation, problem.wire, problem.sends
     memory, after, after_stage = limits.memory, limits.after, limits.after_stage
     lag, cap, wait, message_lag, chosen = policy.lag, policy.cap, policy.wait, policy.message_lag, policy.chosen
+    orders, messages, starts, services = trace.orders, trace.messages, trace.start, trace.service
+    record = starts.size > 0
 
     shift = 1  # bits of a stage or wire in an event: time, what happens (2 bits), where
     while (1 << shift) < max(stages, problem.wires):
@@ -218,7 +236,8 @@ def list_schedule(
             wire_free[wire] = end
             size = _push(heap, size, (((end << 2) | WIRE) << shift) | wire)
             makespan = max(makespan, end + latency[kind, p])
-            if messages.size > 0:
+            if record:
+                services[kind, p, k] = time
                 messages[wire, wire_count[wire]] = message_code(problem, kind, p, k)
                 wire_count[wire] += 1
             if kind == REDUCE:
@@ -259,8 +278,9 @@ def list_schedule(
             running[stage, 0], running[stage, 1], running[stage, 2] = kind, p, k
             makespan = max(makespan, end)
             size = _push(heap, size, (end << (shift + 2)) | stage)
-            if orders.size > 0:
-                orders[stage, done[stage]] = (k * 3 + kind) * (positions // stages) + p // stages
+            if record:
+                starts[kind, p, k] = time
+                orders[stage, done[stage]] = (kind * positions + p) * n + k
                 done[stage] += 1
             if kind == FORWARD and p == positions - 1:
                 arrived[INPUT_GRAD, p, k] = end

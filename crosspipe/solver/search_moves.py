@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crosspipe.schedule.compiling import compiled
 from crosspipe.schedule.kernel import CompiledProblem
-from crosspipe.solver.search_kernel import MESSAGE, Limits, Policy, list_schedule
+from crosspipe.solver.search_kernel import MESSAGE, Limits, Policy, Trace, list_schedule
 
 State = NDArray[np.uint64]
 
@@ -27,6 +27,7 @@ def climb(
     target: int,
     evaluations: int,
     remembered: int,
+    unrecorded: Trace,
     state: State,
 ) -> int:
     """Improves `policy` in place by at most `evaluations` moves; returns its makespan, stops at `target`.
@@ -34,7 +35,6 @@ def climb(
     A move is kept if it makes nothing longer than it was `remembered` moves ago (late acceptance, Burke and Bykov,
     2017). `makespan` is that of `policy` on entry; `state` is the random state, advanced in place.
     """
-    nothing = np.empty((0, 0), dtype=np.int64)
     current = shake(problem, policy, 0, state)
     trial = shake(problem, policy, 0, state)
     history = np.full(remembered, makespan, dtype=np.int64)
@@ -47,7 +47,7 @@ def climb(
             _move(problem, trial, state)
         past = i % remembered
         allowed = max(now, history[past])
-        found = list_schedule(problem, limits, trial, allowed, nothing, nothing)
+        found = list_schedule(problem, limits, trial, allowed, unrecorded)
         if found <= allowed:
             now = found
             _copy(trial, current)
