@@ -114,7 +114,7 @@ def _policies(problem: Problem, standing: Standing, request: Request) -> None:
     small = min(POLICY_SHARE * remaining, SEARCH_S_PER_DECISION * decisions(problem))
     found = policy_search(
         problem,
-        budget_s=remaining if too_large(problem, remaining) else small,
+        budget_s=remaining if too_large(problem, request) else small,
         seed=request.seed,
         target_ns=standing.bound_ns,
         evaluations=POLICY_BLOCKS // blocks if request.workers == 1 else None,
@@ -130,18 +130,18 @@ def least(traversal: str) -> Problem:
     )
 
 
-def too_large(problem: Problem, seconds: float) -> bool:
-    """Whether CP-SAT would spend the time on building and presolving its model alone."""
-    return decisions(problem) * BUILD_S_PER_DECISION > seconds / 2
+def too_large(problem: Problem, request: Request) -> bool:
+    """Whether CP-SAT would spend its time on building and presolving its model alone."""
+    return decisions(problem) * BUILD_S_PER_DECISION > (1 - POLICY_SHARE) * request.time_limit_s
 
 
 def _cp_sat(problem: Problem, standing: Standing, request: Request) -> None:
     """Lets CP-SAT improve on the best candidate that has a normal form; believes nothing it says unchecked."""
+    if too_large(problem, request):
+        standing.notes.append(f"CP-SAT was left out: {decisions(problem)} order decisions are too many for the time")
+        return
     if standing.remaining_s < LEAST_S:
         standing.notes.append("no time was left for CP-SAT")
-        return
-    if too_large(problem, standing.remaining_s):
-        standing.notes.append(f"CP-SAT was left out: {decisions(problem)} order decisions are too many for the time")
         return
     try:
         from crosspipe.solver.cpsat import improve

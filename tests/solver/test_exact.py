@@ -200,7 +200,7 @@ def both_message_orders() -> list[dict[str, Sequence[Message]]]:
     return [{"0>1": there, "1>0": back} for there in wires[0] for back in wires[1]]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(problem=waves_that_share_a_wire())
 def test_wave_with_message_orders_against_brute_force(problem: Problem) -> None:
     certificate = solve(problem, "cross_wave", time_limit_s=10).certificate
