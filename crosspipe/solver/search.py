@@ -30,7 +30,7 @@ FIELD = 8  # policies in a race
 SHARE = 100  # evaluations each gets in the first heat
 PATIENCE = 3000  # evaluations without improvement after which the last of a race is stuck
 HISTORY = 20  # a climb accepts what is no longer than it was so many moves ago
-LOOK_S = 0.05  # time between two looks at the clock
+LOOK_S = 0.5  # time between two looks at the clock
 
 
 def policy_search(
@@ -93,6 +93,10 @@ class _Race(msgspec.Struct):
     rate: float = 1000.0  # evaluations a second
     interrupted: bool = False
 
+    def patience_s(self) -> float:
+        """How long to go on before the next look at the clock; without a deadline nobody looks."""
+        return math.inf if self.deadline_s is None else min(LOOK_S, self.deadline_s - time.monotonic())
+
     def over(self, best_ns: int) -> bool:
         """Whether to stop: target reached, budget spent, or interrupted."""
         late = self.deadline_s is not None and time.monotonic() >= self.deadline_s
@@ -104,6 +108,7 @@ def _prepare(
 ) -> _Race:
     from crosspipe.solver.search_kernel import list_schedule, new_trace, prepare
     from crosspipe.solver.search_moves import climb, shake
+    from crosspipe.solver.search_polish import polish
 
     compiled, limits = prepare(problem)
     race = _Race(
@@ -119,7 +124,9 @@ def _prepare(
     )
     policy = next(_rough_policies(race))
     list_schedule(compiled, limits, policy, 0, race.unrecorded)  # compiles, if need be
-    climb(compiled, limits, shake(compiled, policy, 0, race.state), 0, 0, 0, HISTORY, race.unrecorded, race.state)
+    spare = shake(compiled, policy, 0, race.state)
+    climb(compiled, limits, spare, 0, 0, 0, HISTORY, race.unrecorded, race.state)
+    polish(compiled, limits, spare, 0, 0, 0, HISTORY, race.period_ns, *race.traces, race.state)
     race.deadline_s = None if budget_s is None else time.monotonic() + budget_s
     return race
 
@@ -165,10 +172,7 @@ def _improve(race: _Race, runner: _Runner, share: int) -> _Runner:
     for half in range(2):
         left = share // 2
         while left > 0 and not race.over(makespan):
-            step = min(left, race.evaluations - race.spent)
-            if race.deadline_s is not None:
-                step = min(step, max(1, race.rate * LOOK_S))
-            step = int(step)
+            step = int(min(left, race.evaluations - race.spent, max(1, race.rate * race.patience_s())))
             began = time.perf_counter()
             try:
                 if half == 0:
