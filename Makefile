@@ -17,6 +17,7 @@ help:  ## list the targets
 install: $(VENV)/.installed  ## make .venv with the package, all extras and the development tools, pinned
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch==2.13.0'
 	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev]'

@@ -7,7 +7,8 @@ key. Sections that belong to a part of the package (`model`, `run`, ...) are han
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from crosspipe.problem.architecture import ModelConfig
 
 T = TypeVar("T")
 Until = Literal["profile", "solve", "run"]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,17 +137,17 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
 
     name: str
     traversal: str | None = None
-    chunks: int | None = None
-    pieces: int = 8
+    chunks: Count | None = None
+    pieces: Count = 8
 
 
 class SolverConfig(_Section, frozen=True, kw_only=True):
     """How long and with what a search may work. `workers` None: the CPUs of the job."""
 
-    time_limit_s: float
-    workers: int | None = None
-    seed: int = 0
-    points_per_job: int = 12
+    time_limit_s: Positive
+    workers: Count | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    points_per_job: Count = 12
 
 
 class ProfileConfig(_Section, frozen=True, kw_only=True):
@@ -153,7 +156,7 @@ class ProfileConfig(_Section, frozen=True, kw_only=True):
     `links` and `blocks` are passed to the two profilers.
     """
 
-    max_age_days: float | None
+    max_age_days: Annotated[float, msgspec.Meta(ge=0)] | None
     refresh: bool = False
     links: dict[str, Any] = {}
     blocks: dict[str, Any] = {}
@@ -220,6 +223,11 @@ class PointConfig(_Section, frozen=True, kw_only=True):
     profile: ProfileConfig
     run: RunConfig
 
+    def __post_init__(self) -> None:
+        for key in ("name", "store"):
+            if not getattr(self, key).strip():
+                raise UsageError(key, getattr(self, key), "is empty", f"give the campaign's {key}")
+
 
 def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ignore[assignment]
     """Plain, resolved configuration as `cls`; UsageError naming the key for anything that does not fit."""
@@ -231,6 +239,20 @@ def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ign
         raise
     except FieldError as error:  # of a part's own struct: the user typed it
         raise UsageError(error.field, error.value, error.wrong, error.remedy) from None
+
+
+def check_possible(config: PointConfig) -> None:
+    """UsageError for what is well-formed but cannot run: a model without a decoder, a text that is not there."""
+    if config.model.cost_only:
+        raise UsageError(
+            "model",
+            config.model.name,
+            "is known by cost only: the decoder here has no experts and no latent attention",
+            "use a dense model such as demo, small or m8",
+        )
+    data = config.run.data
+    if config.until == "run" and data is not None and not Path(data).exists():
+        raise UsageError("run.data", data, "no such file or folder", "give text to train on, or null")
 
 
 def _usage_error(message: str, config: dict[str, Any]) -> UsageError:
@@ -248,5 +270,14 @@ def _usage_error(message: str, config: dict[str, Any]) -> UsageError:
         if named[1] == "unknown":
             return UsageError(field, value.get(named[2]), "no such key", "remove it or correct its spelling")
         return UsageError(field, None, "is missing", "set this key")
-    choices = re.search(r"Invalid enum value (.*)", what)
-    return UsageError(field, value, what[0].lower() + what[1:], "use another value" if choices else "correct the value")
+    if "Invalid enum value" in what:
+        return UsageError(field, value, "no such choice", f"use one of {', '.join(_choices(field))}")
+    return UsageError(field, value, what[0].lower() + what[1:], "correct the value")
+
+
+def _choices(field: str) -> list[str]:
+    """The values a key such as `network.kind` may have."""
+    kind: Any = msgspec.inspect.type_info(PointConfig)
+    for name in field.split("."):
+        kind = next(f.type for f in kind.fields if f.encode_name == name)
+    return [str(value) for value in kind.values]

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosspipe.campaign.config import PointConfig, typed
+from crosspipe.campaign.config import PointConfig, check_possible, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
 from crosspipe.campaign.driver import Plan, plan_campaign, plan_tasks, run_campaign
 from crosspipe.campaign.executors import check_executor
@@ -32,6 +32,8 @@ CAMPAIGNS = Path("campaigns")
 def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]], console: Console) -> int:
     """Runs (or, with `dry_run`, shows) the campaign of all `configs`; returns the exit code: 1 where a point failed."""
     points = make_points(configs, overrides)
+    for point in points:
+        check_possible(point.config)
     plan = plan_campaign(points)
     config = points[0].config
     if config.dry_run:

@@ -63,6 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `crosspipe … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if debug or error.filename is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}; give a place that can be read and written")
+        return 1
     except Exception as error:
         if debug:
             raise

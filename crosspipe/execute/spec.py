@@ -51,9 +51,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if value is not None and not 0 < value < math.inf:
                 remedy = "use more than 0" + (", or null" if name in ("pace", "clip_norm") else "")
                 raise UsageError(f"run.{name}", value, "is not a finite number > 0", remedy)
-        for name, least in (("iterations", 1), ("warmup", 0), ("points_per_job", 1)):
+        for name, least in (("iterations", 1), ("warmup", 0), ("points_per_job", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"run.{name}", getattr(self, name), f"is below {least}", f"use {least} or more")
+        if self.transport != "gloo":
+            raise UsageError("run.transport", self.transport, "no such transport in this version", "use gloo")
         if self.post_ahead_ms is not None and not 0 <= self.post_ahead_ms < math.inf:
             raise UsageError("run.post_ahead_ms", self.post_ahead_ms, "is not a finite time >= 0", "use 0, or null")
 

@@ -119,6 +119,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
     @property
+    def cost_only(self) -> bool:
+        """Whether only its cost is known: the decoder of `crosspipe.model` has no experts and no latent attention."""
+        return self.experts is not None or self.latent_attention is not None
+
+    @property
     def head_size(self) -> int:
         """Components of one attention head."""
         return self.hidden // self.heads if self.head_width is None else self.head_width

@@ -37,8 +37,7 @@ class BlockCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             value = getattr(self, name)
             if value is None and name == "fused_backward_ns":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise FieldError(name, value, "is not a whole number >= 0", "durations are ns, sizes are bytes")
+            check_whole(name, value, "durations are ns, sizes are bytes")
         taken = self.forward_keep_bytes + self.input_grad_take_bytes
         released = self.input_grad_release_bytes + self.weight_grad_release_bytes
         if taken != released:
@@ -100,6 +99,14 @@ class BlockCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             forward_keep_bytes=keep,
             input_grad_take_bytes=self.input_grad_take_bytes + self.forward_keep_bytes - keep,
         )
+
+
+def check_whole(field: str, value: object, remedy: str) -> None:
+    """FieldError unless `value` is a whole number from 0 to 2**53 (104 days in ns, 9 PB): sums stay within 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise FieldError(field, value, "is not a whole number >= 0", remedy)
+    if value > 2**53:
+        raise FieldError(field, value, "is more than 2**53", remedy)
 
 
 def split(total: int, piece: int, pieces: int) -> int:

@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from crosspipe.errors import FieldError
+from crosspipe.problem.costs import check_whole
 from crosspipe.problem.spread import Spread
 
 
@@ -27,9 +28,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         for name in ("latency_ns", "serialisation_ns"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise FieldError(name, value, "is not a whole number >= 0", "give nanoseconds")
+            check_whole(name, getattr(self, name), "give nanoseconds")
 
     @property
     def delay_ns(self) -> int:

@@ -237,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _read_model(path: Path) -> ModelConfig:
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=ModelConfig)
+        return msgspec.yaml.decode(path.read_bytes(), type=ModelConfig, strict=False)  # YAML 1.1 reads 1e-6 as text
     except OSError as error:
         raise UsageError(
             "--model", str(path), error.strerror or "cannot be read", "give a file of conf/model"

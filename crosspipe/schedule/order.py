@@ -79,6 +79,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"the bound ({self.proven_by}) is wrong",
             )
 
+    def __str__(self) -> str:
+        end = "proven optimal" if self.optimal else f"at most {self.gap:.2%} above the optimum"
+        return f"{self.makespan_ns / 1e6:.3f} ms, {end} ({self.proven_by}): {self.explanation}"
+
     @property
     def gap(self) -> float:
         """makespan / lower bound - 1; 0 means proven optimal."""

@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # numba loads only where something is searched
     from crosspipe.solver.search_moves import State
 
 FIELD = 8  # policies in a race
+COARSE, FINE, CRITICAL = "coarse", "fine", "critical"  # sorts of moves
 SHARE = 100  # evaluations each gets in the first heat
-PATIENCE = 3000  # evaluations without improvement after which the last of a race is stuck
+PATIENCE = 1600  # evaluations without improvement after which the last of a race is stuck
 HISTORY = 20  # a climb accepts what is no longer than it was so many moves ago
 LOOK_S = 0.5  # time between two looks at the clock
 
@@ -93,6 +94,13 @@ class _Race(msgspec.Struct):
     rate: float = 1000.0  # evaluations a second
     interrupted: bool = False
 
+    def field(self) -> int:
+        """How many policies race: fewer where there is time for few evaluations only."""
+        expected = min(
+            self.evaluations, self.rate * (math.inf if self.deadline_s is None else self.deadline_s - time.monotonic())
+        )
+        return int(max(1, min(FIELD, expected // (5 * SHARE))))
+
     def patience_s(self) -> float:
         """How long to go on before the next look at the clock; without a deadline nobody looks."""
         return math.inf if self.deadline_s is None else min(LOOK_S, self.deadline_s - time.monotonic())
@@ -125,7 +133,7 @@ def _prepare(
     policy = next(_rough_policies(race))
     list_schedule(compiled, limits, policy, 0, race.unrecorded)  # compiles, if need be
     spare = shake(compiled, policy, 0, race.state)
-    climb(compiled, limits, spare, 0, 0, 0, HISTORY, race.unrecorded, race.state)
+    climb(compiled, limits, spare, 0, 0, 0, HISTORY, 0.0, race.unrecorded, race.state)
     polish(compiled, limits, spare, 0, 0, 0, HISTORY, race.period_ns, *race.traces, race.state)
     race.deadline_s = None if budget_s is None else time.monotonic() + budget_s
     return race
@@ -142,50 +150,56 @@ def _best_policy(race: _Race) -> Policy:
         return _Runner(list_schedule(race.compiled, race.limits, policy, NEVER, race.unrecorded), policy)
 
     field: list[_Runner] = []
+    began = time.perf_counter()
     for policy in _rough_policies(race):
         field.append(run(policy))
         if race.over(field[-1].makespan_ns):
             break
+    race.rate = len(field) / max(1e-6, time.perf_counter() - began)
     distinct = {runner.makespan_ns: runner for runner in reversed(field)}
-    field = [distinct[makespan] for makespan in sorted(distinct)][:FIELD]
+    field = [distinct[makespan] for makespan in sorted(distinct)][: race.field()]
     best, share = field[0], SHARE
     while not race.over(best.makespan_ns):
         before = field[0].makespan_ns
-        field = sorted((_improve(race, runner, share) for runner in field), key=lambda runner: runner.makespan_ns)
-        best = min(best, field[0], key=lambda runner: runner.makespan_ns)
         if len(field) > 1:
-            field = field[: (len(field) + 1) // 2]
-            share = min(2 * share, PATIENCE)
-        elif field[0].makespan_ns == before:
-            field = [run(shake(race.compiled, best.policy, 3 * 2**i, race.state)) for i in range(FIELD // 2)]
-            share = SHARE
+            field = [_improve(race, runner, share, COARSE) for runner in field]
+            field = sorted(field, key=lambda runner: runner.makespan_ns)[: (len(field) + 1) // 2]
+            share *= 2
+        else:
+            share = min(share, PATIENCE)
+            for moves in (COARSE, FINE, CRITICAL):
+                field = [_improve(race, field[0], share, moves)]
+            if field[0].makespan_ns == before and share == PATIENCE:
+                field = [run(shake(race.compiled, best.policy, 3 * 2**i, race.state)) for i in range(4)]
+                share = SHARE
+            elif field[0].makespan_ns == before:
+                share *= 2
+        best = min(best, field[0], key=lambda runner: runner.makespan_ns)
     return best.policy
 
 
-def _improve(race: _Race, runner: _Runner, share: int) -> _Runner:
-    """The runner after `share` moves, half of them on its policy, half on its critical path; fewer if time is up."""
+def _improve(race: _Race, runner: _Runner, share: int, moves: str) -> _Runner:
+    """The runner after `share` moves of one sort, or fewer if time is up."""
     from crosspipe.solver.search_moves import climb
     from crosspipe.solver.search_polish import polish
 
     makespan, policy = runner
     common = (race.compiled, race.limits, policy)
-    for half in range(2):
-        left = share // 2
-        while left > 0 and not race.over(makespan):
-            step = int(min(left, race.evaluations - race.spent, max(1, race.rate * race.patience_s())))
-            began = time.perf_counter()
-            try:
-                if half == 0:
-                    makespan = climb(*common, makespan, race.target_ns, step, HISTORY, race.unrecorded, race.state)
-                else:
-                    makespan = polish(
-                        *common, makespan, race.target_ns, step, HISTORY, race.period_ns, *race.traces, race.state
-                    )
-            except KeyboardInterrupt:
-                race.interrupted = True
-            race.rate = step / max(1e-6, time.perf_counter() - began)
-            race.spent += step
-            left -= step
+    left = share
+    while left > 0 and not race.over(makespan):
+        step = int(min(left, race.evaluations - race.spent, max(1, race.rate * race.patience_s())))
+        began = time.perf_counter()
+        until = (makespan, race.target_ns, step, HISTORY)
+        try:
+            if moves == CRITICAL:
+                makespan = polish(*common, *until, race.period_ns, *race.traces, race.state)
+            else:
+                makespan = climb(*common, *until, 0.6 if moves == FINE else 0.0, race.unrecorded, race.state)
+        except KeyboardInterrupt:
+            race.interrupted = True
+        race.rate = step / max(1e-6, time.perf_counter() - began)
+        race.spent += step
+        left -= step
     return _Runner(makespan, policy)
 
 

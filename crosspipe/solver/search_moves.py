@@ -27,6 +27,7 @@ def climb(
     target: int,
     evaluations: int,
     remembered: int,
+    fine: float,
     unrecorded: Trace,
     state: State,
 ) -> int:
@@ -44,7 +45,7 @@ def climb(
             break
         _copy(current, trial)
         for _ in range(1 + _below(state, 3)):
-            _move(problem, trial, state)
+            _move(problem, trial, fine, state)
         past = i % remembered
         allowed = max(now, history[past])
         found = list_schedule(problem, limits, trial, allowed, unrecorded)
@@ -65,7 +66,7 @@ def shake(problem: CompiledProblem, policy: Policy, moves: int, state: State) ->
         policy.lag.copy(), policy.cap.copy(), policy.wait.copy(), policy.message_lag.copy(), policy.chosen.copy()
     )
     for _ in range(moves):
-        _move(problem, copy, state)
+        _move(problem, copy, 0.5, state)
     return copy
 
 
@@ -79,13 +80,13 @@ def _copy(source: Policy, target: Policy) -> None:
 
 
 @compiled
-def _move(problem: CompiledProblem, policy: Policy, state: State) -> None:
-    """One random change of the policy."""
+def _move(problem: CompiledProblem, policy: Policy, fine: float, state: State) -> None:
+    """One random change of the policy; with chance `fine` it touches only some microbatches."""
     stages, positions, n = problem.stages, problem.positions, problem.microbatches
     chunks = positions // stages
     first, last = _range(stages, state)
     chunk = _below(state, chunks + 1)  # chunks: all of them
-    begin, end = (0, n - 1) if _uniform(state) < 0.4 else _range(n, state)
+    begin, end = _range(n, state) if _uniform(state) < fine else (0, n - 1)
     what = _below(state, 12)
     size = _normal(state) * (0.25, 1.0, 4.0)[_below(state, 3)]
     slope = _uniform(state) < 0.25 and last > first

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crosspipe.campaign.config import check_possible, typed
 from crosspipe.campaign.points import make_points
 from crosspipe.errors import UsageError
 
@@ -51,10 +53,15 @@ def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], chan
     [
         ({"pipeline__sites": 3}, "pipeline.sites = 3: 4 stages cannot be split evenly among 3 sites"),
         ({"pipeline__stages": "four"}, "pipeline.stages = 'four': expected `int`, got `str`"),
-        ({"cluster__executor": "pbs"}, "cluster.executor = 'pbs': invalid enum value 'pbs'"),
+        ({"cluster__executor": "pbs"}, "cluster.executor = 'pbs': no such choice; use one of debug, local, slurm"),
         ({"run__pace": 0.0}, "run.pace = 0.0: is not a finite number > 0; use more than 0, or null"),
         ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; remove it or correct its spelling"),
-        ({"until": "reprot"}, "until = 'reprot'"),
+        ({"until": "reprot"}, "until = 'reprot': no such choice; use one of profile, run, solve"),
+        ({"solver__time_limit_s": -1}, "solver.time_limit_s = -1: expected `float` > 0"),
+        ({"solver__workers": 0}, "solver.workers = 0: expected `int` >= 1"),
+        ({"run__seed": -1}, "run.seed = -1: is below 0; use 0 or more"),
+        ({"run__transport": "pigeon"}, "run.transport = 'pigeon': no such transport in this version; use gloo"),
+        ({"store": " "}, "store = ' ': is empty; give the campaign's store"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(
@@ -63,3 +70,18 @@ def test_a_wrong_value_is_named_with_its_key(
     with pytest.raises(UsageError) as caught:
         make_points([change(config, **change_by)], [[]])
     assert words in str(caught.value)
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is_planned(
+    config: dict[str, Any], change: Callable[..., Any], tmp_path: Path
+) -> None:
+    def refused(**change_by: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            check_possible(typed(change(config, **change_by)))
+        return str(caught.value)
+
+    words = refused(run__data=str(tmp_path / "none"))
+    assert words.endswith("none': no such file or folder; give text to train on, or null")
+    experts = {"count": 8, "active": 2, "intermediate": 64}
+    assert "is known by cost only" in refused(model__experts=experts)
+    check_possible(typed(change(config, run__data=str(tmp_path))))

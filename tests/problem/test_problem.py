@@ -105,6 +105,13 @@ def test_costs_are_whole_and_not_negative(value):
         cost(forward_ns=value)
 
 
+def test_what_64_bits_could_not_add_up_is_refused():
+    with pytest.raises(FieldError, match=r"forward_ns = 9223372036854775808: is more than 2\*\*53"):
+        cost(forward_ns=2**63)
+    with pytest.raises(FieldError, match=r"latency_ns = 9007199254740993: is more than 2\*\*53"):
+        Hop(latency_ns=2**53 + 1)
+
+
 def test_recomputation_keeps_the_input_and_lengthens_d():
     again = cost(fused_backward_ns=25).recomputed(30)
     assert (again.forward_keep_bytes, again.input_grad_take_bytes) == (30, 70)

@@ -199,6 +199,14 @@ def test_command_writes_the_artifact(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "[1/6] stage 1, pass 1 of 3" in printed.err
 
 
+def test_command_reads_small_numbers_as_json_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    model = tmp_path / "model.yaml"
+    tiny = (ROOT / "conf" / "model" / "tiny.yaml").read_text()
+    model.write_text("".join(line for line in tiny.splitlines(True) if "norm_eps" not in line) + "norm_eps: 1e-6\n")
+    assert main(["--model", str(model), "--stages", "9"]) == 1  # read, and refused for the stages
+    assert "do not fit 9 stages" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -23,6 +23,11 @@ def test_gap_and_optimality():
         certificate(100, 101)
 
 
+def test_a_certificate_says_what_it_proves():
+    assert str(certificate(103_000_000, 100_000_000)) == "103.000 ms, at most 3.00% above the optimum (hand): "
+    assert str(certificate(5_000_000, 5_000_000)) == "5.000 ms, proven optimal (hand): "
+
+
 def test_a_schedule_fits_one_shape():
     schedule = Schedule(traversal="ud", stages=2, chunks=1, microbatches=3, orders=((), ()))
     times = {"forward_ms": 1, "input_grad_ms": 1, "weight_grad_ms": 1}
