@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -141,7 +142,7 @@ def compose_and_launch(arguments: Sequence[str], launch: Launch) -> None:
     try:
         application = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
         application(launch)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(one_line(error)) from error
     finally:
         sys.argv = before

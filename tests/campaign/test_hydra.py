@@ -83,6 +83,10 @@ def test_a_users_own_conf_comes_first(compose: Callable[..., Composed], tmp_path
     (mine / "ours.yaml").write_text(packaged.replace("name: local", "name: ours"))
     (mine / "local.yaml").write_text(packaged.replace("workers: 1", "workers: 7"))
     assert compose("cluster=ours")[0][0]["cluster"]["name"] == "ours"
+    (mine / "broken.yaml").write_text("name: [\n")
+    with pytest.raises(ConfigError, match=r'broken\.yaml", line 2'):
+        compose("cluster=broken")
+    (mine / "broken.yaml").unlink()
     assert {"ours", "local", "slurm"} <= set(all_groups()["cluster"])  # what `crosspipe run --help` lists
     assert compose()[0][0]["cluster"]["workers"] == 7
 
