@@ -35,7 +35,7 @@ def subtitle(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
 
 
 def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
-    """How far the campaign is, the fastest schedule of each delay, how well it was predicted, and the findings."""
+    """How far the campaign is, the fastest schedule of each delay, how well it was predicted, what is in doubt."""
     counts = Counter(r["status"] for r in rows)
     states = joined([f"{n} {status}" for status, n in counts.items()])
     parts: list[Content] = [tag("p", f"{len(rows)} points: {states}.")]
@@ -46,7 +46,7 @@ def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
         parts.append(
             tag("p", f"The fastest schedule of each of the {len(headlines)} delays stands out in the table below.")
         )
-    parts += [tag("p", _agreement(rows)), tag("p", what_is_measured(rows)), _findings(results)]
+    parts += [tag("p", _agreement(rows)), tag("p", what_is_measured(rows)), tag("p", _doubts(results))]
     return parts
 
 
@@ -106,14 +106,23 @@ def _agreement(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _findings(results: Results) -> Content:
+def _doubts(results: Results) -> Content:
+    count = len(results.findings)
+    if not count:
+        return f"No findings: no measurement was distrusted, and no error exceeds {ERROR_LIMIT_PERCENT:g} %."
+    said = "1 finding gives" if count == 1 else f"{count} findings give"
+    return tag("a", f"{said} reason to distrust a number", href="#findings")
+
+
+def findings(results: Results) -> Content:
+    """Every reason to distrust a number, grouped by kind."""
     if not results.findings:
-        return tag("p", f"No findings: no measurement was distrusted, and no error exceeds {ERROR_LIMIT_PERCENT:g} %.")
+        return tag("p", "None.")
     by_name: dict[str, list[str]] = {}
     for finding in results.findings:
         by_name.setdefault(finding.name, []).append(finding.detail)
     items = [tag("li", tag("code", name), " – ", details[0], _more(details[1:])) for name, details in by_name.items()]
-    return tag("div", tag("h3", f"Findings ({len(results.findings)})"), tag("ul", *items), class_="findings")
+    return tag("div", tag("ul", *items), class_="findings")
 
 
 def _more(details: Sequence[str]) -> Content:

@@ -190,6 +190,13 @@ def test_strict_fails_after_writing(shared_campaign: Path, tmp_path: Path) -> No
     assert (tmp_path / "out" / "report.html").exists()
 
 
+def test_the_summary_leads_to_the_findings_which_stand_below_the_results(report: Report, outline: Outline) -> None:
+    page = report.path.read_text(encoding="utf-8")
+    assert '<a href="#findings">3 findings give reason to distrust a number</a>' in page
+    sections = [attributes["id"] for name, attributes in outline.elements if name == "section"]
+    assert sections[:4] == ["summary", "results", "figures", "findings"]
+
+
 def test_text_is_escaped_and_markup_is_not() -> None:
     assert tag("p", 'a<b> & "c"', Markup("<br>"), class_='"x"') == (
         '<p class="&quot;x&quot;">a&lt;b&gt; &amp; &quot;c&quot;<br></p>'
