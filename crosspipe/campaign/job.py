@@ -181,9 +181,9 @@ def terminate(signum: int, frame: object) -> None:
 
 
 def cancellable() -> None:
-    """Makes this process cancellable by SIGTERM alone; SIGINT waits for ever."""
+    """Makes this process cancellable by SIGTERM alone. SIGINT is ignored, not blocked: that holds for every thread."""
     signal.signal(signal.SIGTERM, terminate)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def submitted(path: str) -> None:

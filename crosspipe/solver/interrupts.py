@@ -15,14 +15,16 @@ from typing import NoReturn
 
 @contextmanager
 def watched() -> Iterator[threading.Event]:
-    """An event that is set once SIGINT arrives. Outside the main thread, where Python takes no signals, never."""
+    """An event that is set once SIGINT arrives. Never where it is ignored, nor outside the main thread, which alone
+    takes signals."""
     pressed = threading.Event()
 
     def handler(number: int, frame: FrameType | None) -> NoReturn:
         pressed.set()
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
     before = signal.signal(signal.SIGINT, handler)
