@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from crosspipe.store import Iteration, Rank, RunRecord, save, write_timelines
 LATE_SHARE = 0.01  # of all blocks or messages; more is a finding
 GRADIENT_ERROR = 1e-5  # relative, in float32; more is a finding
 RAW_DEVIATION = 0.05  # of the makespan by the wall clock from the anchored one; more is a finding
+INSIDE_FLOOR = 0.1  # of T_F; inside a site messages take microseconds, and less than this changes no schedule
 
 
 def timelines(problem: Problem, traces: Sequence[Trace], origin: str) -> tuple[Timeline, Timeline]:
@@ -135,16 +137,7 @@ def findings(problem: Problem, runs: Sequence[Sequence[Trace]], iterations: Sequ
                 f"{largest / 1e6:.3g} ms); this machine is too slow or too busy for the pace, raise run.pace",
             )
         )
-    for (source, target), (count, total, worst, delay) in _late_channels(problem, runs).items():
-        crosses = problem.sites[source] != problem.sites[target]
-        cause = "the real link cannot stand for this one" if crosses else "the machine is too busy for the pace"
-        found.append(
-            Finding(
-                name="link_slower_than_injected" if crosses else "late_messages",
-                detail=f"{count} of {total} messages from stage {source} to {target} came later than the "
-                f"{delay / 1e6:g} ms they should take (by up to {worst / 1e6:.3g} ms); {cause}",
-            )
-        )
+    found += _late_messages(problem, runs)
     off = [abs(i.raw_makespan_ns / i.makespan_ns - 1) for i in iterations if i.makespan_ns]
     if off and float(np.median(off)) > RAW_DEVIATION:
         found.append(
@@ -157,25 +150,52 @@ def findings(problem: Problem, runs: Sequence[Sequence[Trace]], iterations: Sequ
     return tuple(found)
 
 
-def _late_channels(
-    problem: Problem, runs: Sequence[Sequence[Trace]]
-) -> dict[tuple[int, int], tuple[int, int, int, int]]:
-    """(source, target) stage -> late messages, all, largest lateness, injected delay; only where too many were late."""
-    lateness: dict[tuple[int, int], list[int]] = {}
-    delays: dict[tuple[int, int], int] = {}
+class _Channel(NamedTuple):
+    """The messages from one stage to another: how late each came, what one should take; all in ns."""
+
+    source: int
+    target: int
+    lateness_ns: list[int]
+    delay_ns: int
+
+    def late(self, floor_ns: int) -> list[int]:
+        """Those later than `floor_ns`; none where they are too few to matter."""
+        late = [x for x in self.lateness_ns if x > floor_ns]
+        return late if len(late) > LATE_SHARE * len(self.lateness_ns) else []
+
+
+def _late_messages(problem: Problem, runs: Sequence[Sequence[Trace]]) -> list[Finding]:
+    """At most one finding for messages across sites and one for those inside: how many, and the worst channel."""
+    channels: dict[tuple[int, int], _Channel] = {}
     for m in (m for traces in runs for t in traces for m in t.messages):
         kind, position, _ = m.message
-        ends = problem.place(position)[0], problem.place(position + (1 if kind == "F" else -1))[0]
+        source, target = problem.place(position)[0], problem.place(position + (1 if kind == "F" else -1))[0]
         delay = _delay_ns(problem, kind, position)
-        if ends[0] != ends[1] and delay:
-            lateness.setdefault(ends, []).append(m.lateness_ns)
-            delays[ends] = delay
-    late = {ends: [x for x in values if x > LATE_NS] for ends, values in lateness.items()}
-    return {
-        ends: (len(values), len(lateness[ends]), max(values), delays[ends])
-        for ends, values in sorted(late.items())
-        if len(values) > LATE_SHARE * len(lateness[ends])
-    }
+        if source != target and delay:
+            channel = channels.setdefault((source, target), _Channel(source, target, [], delay))
+            channel.lateness_ns.append(m.lateness_ns)
+    found = []
+    for name, crosses, floor, cause in (
+        ("link_slower_than_injected", True, LATE_NS, "the real link cannot stand for this one"),
+        (
+            "late_messages",
+            False,
+            max(LATE_NS, round(INSIDE_FLOOR * problem.forward_reference_ns())),
+            "the machine is too busy for the pace",
+        ),
+    ):
+        own = [c for c in channels.values() if (problem.sites[c.source] != problem.sites[c.target]) == crosses]
+        late = [(c, lateness) for c in own if (lateness := c.late(floor))]
+        if late:
+            count, total = sum(len(lateness) for _, lateness in late), sum(len(c.lateness_ns) for c in own)
+            worst, lateness = max(late, key=lambda pair: max(pair[1]))
+            detail = (
+                f"{count} of {total} messages {'across sites' if crosses else 'inside a site'} came more than "
+                f"{floor / 1e6:.3g} ms late; worst from stage {worst.source} to {worst.target}, "
+                f"{max(lateness) / 1e6:.3g} ms beyond the {worst.delay_ns / 1e6:.3g} ms it should take; {cause}"
+            )
+            found.append(Finding(name=name, detail=detail))
+    return found
 
 
 def _gradients(error: float, dtype: str) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from crosspipe.execute import recording
 from crosspipe.execute.recording import compute_share, delay_errors, findings, iteration, timelines
 from crosspipe.execute.trace import Trace, TracedBlock, TracedMessage
 from crosspipe.problem import Problem
@@ -62,6 +63,16 @@ def test_an_iteration_holds_the_measured_spans_and_no_lateness():
     assert (done.late_blocks, done.late_messages, done.total_lateness_ns) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("floor_of_forward", "expected"), [(0.1, {"late_messages"}), (0.5, set())])
+def test_inside_a_site_only_what_could_change_a_schedule_is_late(monkeypatch, floor_of_forward, expected):
+    one_site = msgspec.structs.replace(PROBLEM, sites=(0, 0))  # T_F is 10 ms, both messages are 4 ms late
+    monkeypatch.setattr(recording, "INSIDE_FLOOR", floor_of_forward)
+    traces = run(transfer=9)
+    found = findings(one_site, [traces], [iteration(traces, warmup=False)])
+    assert {f.name for f in found} == expected
+    assert all("2 of 2 messages inside a site came more than 1 ms late" in f.detail for f in found)
+
+
 def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():
     traces = run(late=4, transfer=9)  # the F message is there at 19 instead of 15, the D message at 54 instead of 50
     done = iteration(traces, warmup=True)
@@ -74,7 +85,8 @@ def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():
     names = {f.name: f.detail for f in findings(PROBLEM, [traces], [done])}
     assert set(names) == {"late_blocks", "link_slower_than_injected", "anchors_hide_time"}
     assert "1 of 8 blocks" in names["late_blocks"]
-    assert "later than the 5 ms they should take (by up to 4 ms)" in names["link_slower_than_injected"]
+    assert "2 of 2 messages across sites" in names["link_slower_than_injected"]
+    assert "4 ms beyond the 5 ms it should take" in names["link_slower_than_injected"]
     assert "5.7 % off" in names["anchors_hide_time"]  # 74/70 - 1
 
 
