@@ -15,8 +15,8 @@ class CrosspipeError(Exception):
     exit_code = 1
 
 
-class FieldError(CrosspipeError):
-    """A field holds a value that cannot be used.
+class FieldError(CrosspipeError, ValueError):
+    """A field holds a value that cannot be used. (A ValueError too: msgspec then says at which place in a file.)
 
     Parameters: `field` dotted name as the user wrote it, `value` what stands there, `wrong` why it cannot be used,
     `remedy` what would be right, `file` where it was read (added later by the reader when unknown here).

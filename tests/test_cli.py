@@ -99,13 +99,33 @@ def test_wrong_usage_is_2_and_one_line(cli: Cli, problem: Path) -> None:
 
 
 def test_a_wrong_file_is_1_and_one_line(cli: Cli, problem: Path) -> None:
-    code, _, err = cli("solve", "nowhere.json")
-    assert code == 1
-    assert_one_line(err, "nowhere.json: no such file")
+    for verb in ("solve", "show"):
+        code, _, err = cli(verb, "nowhere.json")
+        assert code == 1
+        assert_one_line(err, "nowhere.json: no such file")
     problem.write_text(problem.read_text()[:80])
     code, _, err = cli("solve", "problem.json")
     assert code == 1
     assert_one_line(err, "problem.json: the JSON ends in the middle")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("solve problem.json -s zbh1 -o schedule.png", "-o = 'schedule.png': no such format here; use .json"),
+        ("solve problem.json -s zbh1 -o .", "-o = '.': is a folder; give a file in it"),
+        ("solve problem.json -s zbh1 -o none/schedule.json", "none is no folder that can be written"),
+        ("show problem.json -o problem.gif", "-o = 'problem.gif': no such format here; use .svg, .png, .pdf, .html"),
+        ("convert problem.json order.txt", "OUT = 'order.txt': no such format here; use .json, .csv"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    cli: Cli, problem: Path, command: str, words: str
+) -> None:
+    code, out, err = cli(*command.split())
+    assert (code, out) == (2, "")
+    assert_one_line(err, words)
+    assert [path.name for path in problem.parent.iterdir()] == ["problem.json"]
 
 
 def test_debug_shows_the_traceback(cli: Cli) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from crosspipe.solver import Progress
 
 _PICTURES = (".svg", ".png", ".pdf", ".html")
+_TIMELINES = (".json", ".parquet", ".trace.json", *_PICTURES)
+_FORMATS = (".json", ".csv", ".trace.json", ".goal")
 _KINDS: dict[str, type[msgspec.Struct]] = {
     "problem": Problem,
     "schedule": Schedule,
@@ -39,6 +43,7 @@ def solve(options: Namespace) -> int:
     from crosspipe.solver import solve as solve_problem
 
     problem = load(options.problem, Problem)
+    _check_output(options.output, ".json")
     with console(stderr=True).status(f"{options.schedule}: searching") as status:
 
         def hear(progress: Progress) -> None:
@@ -73,6 +78,7 @@ def solve(options: Namespace) -> int:
 def simulate(options: Namespace) -> int:
     """`crosspipe simulate PROBLEM.json SCHEDULE`."""
     problem = load(options.problem, Problem)
+    _check_output(options.output, *_TIMELINES)
     timeline = simulate_schedule(problem, _read_schedule(options.schedule))
     if options.output is not None:
         _write_timeline(options.output, timeline)
@@ -97,6 +103,7 @@ def check(options: Namespace) -> int:
 
 def show(options: Namespace) -> int:
     """`crosspipe show FILE`."""
+    _check_output(options.output, *_PICTURES)
     if options.file.suffix == ".parquet":
         timelines = read_timelines(options.file)
         if not timelines:
@@ -129,6 +136,7 @@ def convert(options: Namespace) -> int:
     from crosspipe.schedule import formats
 
     source, target = options.source, options.target
+    _check_output(target, *_FORMATS, option="OUT")
     problem = None if options.problem is None else load(options.problem, Problem)
     content: msgspec.Struct
     if source.suffix == ".json":
@@ -148,6 +156,18 @@ def convert(options: Namespace) -> int:
     return 0
 
 
+def _check_output(path: Path | None, *suffixes: str, option: str = "-o") -> None:
+    """Refuses a place or format that cannot be written, before any work is done for it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(option, str(path), "is a folder", "give a file in it")
+    if not path.name.endswith(suffixes):
+        raise UsageError(option, str(path), "no such format here", f"use {', '.join(suffixes)}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(option, str(path), f"{path.parent} is no folder that can be written", "give another place")
+
+
 def _read_schedule(path: Path) -> Schedule:
     """A schedule from our JSON, or from a format of others by its extension."""
     if path.suffix == ".json":
@@ -164,7 +184,9 @@ def _read_any(path: Path) -> msgspec.Struct:
         type: str = ""
 
     try:
-        kind = msgspec.json.decode(path.read_bytes(), type=Kind).type
+        kind = msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8), type=Kind).type
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: no such file; give a {', '.join(_KINDS)} in JSON") from None
     except (OSError, msgspec.DecodeError):
         kind = "problem"  # cannot be read, or is no JSON: loading it says so in one line
     if kind not in _KINDS:
@@ -205,21 +227,17 @@ def _write_timeline(path: Path, timeline: Timeline) -> None:
         _draw(path, timeline)
     elif path.suffix == ".parquet":
         write_timelines(path, [timeline])
-    elif path.name.endswith((".trace.json", ".goal", ".csv")):
+    elif path.name.endswith(".trace.json"):
         from crosspipe.schedule import formats
 
         formats.write(path, timeline)
-    elif path.suffix == ".json":
-        save(path, timeline)
     else:
-        raise UsageError("-o", str(path), "no such format", "use .json, .parquet, .trace.json, .svg, .png or .pdf")
+        save(path, timeline)
 
 
 def _draw(path: Path, timeline: Timeline) -> None:
     from crosspipe.schedule.drawing import draw_timeline, gantt_svg
 
-    if path.suffix not in _PICTURES:
-        raise UsageError("-o", str(path), "is no picture", f"use {', '.join(_PICTURES)}")
     if path.suffix in (".png", ".pdf"):
         draw_timeline(timeline, memory=True).savefig(path)
         return

@@ -86,6 +86,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                         f"positions {position} and {position + 1} are both on stage {stage}",
                         "a hop inside a stage costs nothing and uses no wire",
                     )
+        for stage, site in enumerate(self.sites):
+            if site < 0:
+                raise FieldError(f"sites[{stage}]", site, "is negative", "number the sites from 0")
         for stage, limit in enumerate(self.activation_limit_bytes):
             if limit is not None and limit < 0:
                 raise FieldError(f"activation_limit_bytes[{stage}]", limit, "is negative", "give bytes, or null")

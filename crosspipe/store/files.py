@@ -6,6 +6,7 @@ claims (`crosspipe.store.store`), and nothing here is ever unpickled.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import math
@@ -14,6 +15,7 @@ import re
 import stat
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,7 +66,7 @@ def load(path: str | Path, cls: type[T]) -> T:
         raise ArtifactError(f"{path}: no such file; give the path of a {_name(cls)} in JSON") from None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
-    return decode(data, cls, path)
+    return decode(data.removeprefix(codecs.BOM_UTF8), cls, path)
 
 
 def decode(data: bytes, cls: type[T], path: Path) -> T:
@@ -73,9 +75,12 @@ def decode(data: bytes, cls: type[T], path: Path) -> T:
     try:
         return msgspec.json.decode(data, type=cls)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error), data, path) from None
-    except FieldError as error:
-        raise type(error)(error.field, error.value, error.wrong, error.remedy, file=path) from None
+        refused = error.__cause__  # by the struct itself, not by its types
+        if not isinstance(refused, FieldError):
+            raise _field_error(str(error), data, path) from None
+        place = _place(str(error))
+        field = f"{place}.{refused.field}" if place else refused.field
+        raise FieldError(field, refused.value, refused.wrong, refused.remedy, file=path) from None
 
 
 def _check_header(data: bytes, cls: type[T], path: Path) -> None:
@@ -90,12 +95,19 @@ def _check_header(data: bytes, cls: type[T], path: Path) -> None:
         raise ArtifactError(
             f"{path}: type = {header.type!r}: is not a {_name(cls)}; give a file whose type is {expected!r}"
         )
-    known = next(f.default for f in msgspec.structs.fields(cls) if f.name == "schema")
+    known = _schema_of(cls)
+    if header.schema is not None and header.schema < 1:
+        raise FieldError("schema", header.schema, "no such schema", f"use {known}, the current one", file=path)
     if header.schema is not None and header.schema > known:
         raise ArtifactError(
             f"{path}: schema = {header.schema}: newer than the {known} this version of crosspipe reads; "
             "upgrade crosspipe, or write the file again with this version"
         )
+
+
+@cache
+def _schema_of(cls: type[msgspec.Struct]) -> int:
+    return next(int(field.default) for field in msgspec.structs.fields(cls) if field.name == "schema")
 
 
 def _malformed(message: str, data: bytes) -> str:
@@ -119,15 +131,15 @@ def _malformed(message: str, data: bytes) -> str:
 
 def _field_error(message: str, data: bytes, path: Path) -> FieldError:
     """msgspec's `Expected X, got Y - at `$.a[0].b`` as a FieldError with the value that stands there."""
-    what, _, where = message.partition(" - at `")
-    steps = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", where)
+    what, where = message.partition(" - at `")[0], _place(message)
+    steps = re.findall(r"(\w+)|\[(\d+|\.\.\.)\]", where)
     value: Any = msgspec.json.decode(data)
     for name, index in steps:
         try:
             value = value[name] if name else value[int(index)]
         except (KeyError, IndexError, TypeError, ValueError):
             break
-    field = where.rstrip("`").removeprefix("$").removeprefix(".") or "(top level)"
+    field = where or "(top level)"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
         prefix = "" if field == "(top level)" else f"{field}."
@@ -141,6 +153,11 @@ def _field_error(message: str, data: bytes, path: Path) -> FieldError:
     remedy = f"give {wanted[1]}" if wanted else "correct the value"
     shown = value if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)}"
     return FieldError(field, shown, what[0].lower() + what[1:], remedy, file=path)
+
+
+def _place(message: str) -> str:
+    """Where msgspec found it: `a[0].b` of "... - at `$.a[0].b`"; empty at the top."""
+    return message.partition(" - at `")[2].rstrip("`").removeprefix("$").removeprefix(".")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -178,7 +195,11 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EDQUOT: lambda: "your disk quota is used up; free some space and start again",
             errno.EACCES: lambda: "no permission to write here; use a store you may write (store=DIR)",
             errno.EROFS: lambda: "the file system is read-only; use a store you may write (store=DIR)",
-            errno.ENOENT: lambda: f"the folder {path.parent} does not exist; create it or give another path",
+            errno.ENOENT: lambda: (
+                "no file can be made here; give another path"
+                if path.parent.is_dir()
+                else f"the folder {path.parent} does not exist; create it or give another path"
+            ),
         }
         if error.errno not in reasons:
             raise

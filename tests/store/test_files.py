@@ -35,6 +35,12 @@ def test_a_problem_survives_the_file_and_is_plain_json(tmp_path: Path) -> None:
     assert plain["forward_hops"] == [{"latency_ns": 4_000_000, "serialisation_ns": 5_000_000, "wire": "0>1"}]
 
 
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    path = save(tmp_path / "p.json", PROBLEM)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load(path, Problem) == PROBLEM
+
+
 def test_brackets_and_commas_in_words_survive(tmp_path: Path) -> None:
     schedule = Schedule(
         name="odd [name, with {brackets}  ", traversal="ud", stages=1, chunks=1, microbatches=1,
@@ -52,10 +58,17 @@ def test_brackets_and_commas_in_words_survive(tmp_path: Path) -> None:
         ('"stages": 2', '"stages": 2.5', FieldError, "stages = 2.5: expected `int`, got `float`; give int"),
         ('"type": "problem"', '"type": "schedule"', ArtifactError, "type = 'schedule': is not a problem"),
         ('"type": "problem",', "", ArtifactError, "type = None: is not a problem; give a file whose type is 'problem'"),
+        ('"schema": 1', '"schema": -5', FieldError, "schema = -5: no such schema; use 1"),
+        ('"sites": [ 0,', '"sites": [ -1,', FieldError, "sites[0] = -1: is negative; number the sites from 0"),
         ('"schema": 1', '"schema": 7', ArtifactError, "schema = 7: newer than the 1"),
         ('"stages": 2', '"stagse": 2', FieldError, "stagse = 2: no such field; remove it or correct its spelling"),
         ('"stages": 2,', "", FieldError, "stages = None: is missing; add this field"),
-        ('"forward_ns": 1000000', '"forward_ns": -5', FieldError, "forward_ns = -5: is not a whole number >= 0"),
+        (
+            '"forward_ns": 1000000',
+            '"forward_ns": -5',
+            FieldError,
+            "costs[0][0].forward_ns = -5: is not a whole",
+        ),
         ('"forward_ns": 1000000', '"forward_ns": "1"', FieldError, "costs[0][0].forward_ns = '1': expected `int`"),
         ('"microbatches": 2', '"microbatches": 0', FieldError, "microbatches = 0: nothing to schedule"),
     ],
