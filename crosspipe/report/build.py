@@ -5,16 +5,16 @@ It works on whatever has finished, and reads only artifacts: no solver, torch, M
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from crosspipe.errors import CrosspipeError
+from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.problem import Finding
 from crosspipe.report.figures import pictures, styles
 from crosspipe.report.html import page
-from crosspipe.report.results import load_results, write_results
+from crosspipe.report.results import load_results, result_files
 from crosspipe.report.tables import SummaryTable, order, summary_table
-from crosspipe.store.files import write_bytes
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,38 @@ def build_report(
     beside it); default `<campaign_dir>/report`. Written are report.html, summary.md, results and iterations as Parquet
     and CSV, dictionary.csv and figures/*.svg. With `strict`, any finding raises CrosspipeError after all is written.
 
-    Raises ArtifactError if there is no campaign, or its store is not there.
+    Raises ArtifactError if there is no campaign, its store is not there, or the report cannot be written; what stood
+    there before then still stands.
     """
     results = load_results(campaign_dir, store_root)
     target = Path(campaign_dir) / "report" if out is None else Path(out)
     path = target if target.suffix == ".html" else target / "report.html"
-    (path.parent / "figures").mkdir(parents=True, exist_ok=True)
     table, rows = summary_table(results.points), order(results.points)
     drawn = pictures(rows, styles([row["schedule"] for row in rows]))
-    write_results(results, path.parent)
-    write_bytes(path.parent / "summary.md", table.to_markdown().encode())
-    for picture in drawn:
-        write_bytes(path.parent / "figures" / f"{picture.name}.svg", picture.svg.encode())
-    write_bytes(path, page(results, rows, table, drawn).encode())
+    files = result_files(results) | {"summary.md": table.to_markdown().encode()}
+    files |= {f"figures/{picture.name}.svg": picture.svg.encode() for picture in drawn}
+    _write(path.parent, files | {path.name: page(results, rows, table, drawn).encode()})
     if strict and results.findings:
         first = results.findings[0]
         raise CrosspipeError(f"{path}: {len(results.findings)} findings, the first {first.name}: {first.detail}")
     return Report(path, results.findings, table)
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """All `files` into `folder`, or none: they are written beside it first, and only then moved to their places."""
+    folder = folder.absolute()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
+            aside = Path(name)
+            for file, data in files.items():
+                (aside / file).parent.mkdir(exist_ok=True)
+                (aside / file).write_bytes(data)
+            for file in files:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (aside / file).replace(folder / file)
+    except OSError as error:
+        raise ArtifactError(
+            f"{error.filename or folder}: the report cannot be written ({error.strerror}); "
+            "make room there, or give another place with -o"
+        ) from error

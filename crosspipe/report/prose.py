@@ -40,7 +40,9 @@ MEASURED_COLUMNS = (
 COMPARED_COLUMNS = (
     "Best static: the fastest finished schedule among {statics} at the same setting and delay; one that does not fit "
     "the memory cannot finish, and only schedules of this campaign are compared. Negative is faster. Gap: simulated "
-    "makespan over the best lower bound proven here for the same problem. The fastest of each delay stands out."
+    "makespan over the best lower bound proven here for the same problem. The fastest of each delay stands out. Peak: "
+    "the activations of the fullest stage, counted along the order (as executed where it ran); an order may stay below "
+    "the limit, never above it, and receive buffers come on top of both."
 )
 
 DELAY_CAPTION = (
@@ -54,8 +56,8 @@ AGREEMENT_CAPTION = (
 )
 
 BOUNDS = (
-    "A bound holds for every schedule of the same problem, so the table of results uses the best of them for each; "
-    "here stands what was proven with each schedule. Optimal is said only where the gap is zero."
+    "A bound holds for every schedule of the same problem, so all of them are judged by the best one that was proven "
+    "for it, here and in the results. Optimal is said only where the gap is zero."
 )
 
 GANTT = (

@@ -6,6 +6,7 @@ is averaged over points, and a schedule is only compared with others of the same
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,15 +79,14 @@ def dictionary() -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["table", "column", "kind", "unit", "meaning"], orient="row")
 
 
-def write_results(results: Results, folder: Path) -> tuple[Path, ...]:
-    """Writes results and iterations as Parquet and CSV, and the data dictionary as CSV; returns the paths."""
-    written = []
+def result_files(results: Results) -> dict[str, bytes]:
+    """By file name: results and iterations as Parquet and CSV, and the data dictionary as CSV."""
+    files: dict[str, bytes] = {}
     for name, frame in (("results", results.points), ("iterations", results.iterations)):
-        frame.write_parquet(folder / f"{name}.parquet")
-        frame.write_csv(folder / f"{name}.csv")
-        written += [folder / f"{name}.parquet", folder / f"{name}.csv"]
-    dictionary().write_csv(folder / "dictionary.csv")
-    return (*written, folder / "dictionary.csv")
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer)
+        files |= {f"{name}.parquet": buffer.getvalue(), f"{name}.csv": frame.write_csv().encode()}
+    return files | {"dictionary.csv": dictionary().write_csv().encode()}
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Iterable[Column]) -> pl.DataFrame:
@@ -122,10 +122,12 @@ def _share_bounds(rows: list[dict[str, Any]], artifacts: dict[str, PointArtifact
 
 def _compare(rows: list[dict[str, Any]]) -> None:
     """Puts each point beside the best static schedule of its setting and delay: the fastest measured where the point
-    was measured, else the one with the shortest predicted makespan."""
+    was measured, else the one with the shortest predicted makespan. What failed or is blocked is compared with nothing
+    and is nobody's rival: its prediction says what it might have been, not what it is."""
     for group in groups(rows):
-        statics = [row for row in group if row["schedule"].partition(" ")[0] in STATIC_SCHEDULES]
-        for row in group:
+        alive = [row for row in group if row["status"] not in ("failed", "blocked")]
+        statics = [row for row in alive if row["schedule"].partition(" ")[0] in STATIC_SCHEDULES]
+        for row in alive:
             by = "measured_iteration_ms" if row.get("measured_iteration_ms") else "predicted_makespan_ms"
             rivals = [s for s in statics if s.get(by) is not None]
             if not rivals or row.get(by) is None:

@@ -121,16 +121,13 @@ def summary_table(points: pl.DataFrame) -> SummaryTable:
         if measured:
             median = (r["measured_iteration_ms"], r["measured_iteration_low_ms"], r["measured_iteration_high_ms"])
             cells += [interval(*median), percent(r["error_percent"])]
-        cells += [
-            against_static(r),
-            gap(r["gap_percent"]),
-            number(_first(r["measured_peak_activation_mib"], r["predicted_peak_activation_mib"])),
-        ]
+        cells += [against_static(r), gap(r["gap_percent"]), number(_peak(r))]
         finished = r["status"] in ("done", "cached")
         cells += [r["reason"]] if notes else []
         lines.append(Row(tuple(cells), group, r["point"] in winners, finished))
     delays = "delay = (T_lat, T_bw)/T_F" if any(r["delay"].startswith("(") for r in rows) else "delay across sites"
-    return SummaryTable(f"{kind.capitalize()} time in ms; {delays}", tuple(head), tuple(lines))
+    title = "Iteration time in ms" if kind == "iteration" else "Makespan in ms"
+    return SummaryTable("; ".join([title, delays, *_limit(rows)]), tuple(head), tuple(lines))
 
 
 def order(points: pl.DataFrame) -> list[dict[str, Any]]:
@@ -171,5 +168,14 @@ def fastest(group: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str, int] 
     return None
 
 
-def _first(*values: float | None) -> float | None:
-    return next((v for v in values if v is not None), None)
+def _peak(row: dict[str, Any]) -> float | None:
+    """Peak activations of the fullest stage in MiB, along the executed order where there is one."""
+    measured: float | None = row["measured_peak_activation_mib"]
+    return row["predicted_peak_activation_mib"] if measured is None else measured
+
+
+def _limit(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The activation limits in words; nothing where nothing limits."""
+    limits = sorted({r["activation_limit_mib"] for r in rows if r["activation_limit_mib"] is not None})
+    ends = dict.fromkeys(limits[:1] + limits[-1:])
+    return [f"a stage may hold {' to '.join(map(number, ends))} MiB"] if ends else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crosspipe.errors import CrosspipeError
+from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.report import Report, build_report, gantt
 from crosspipe.report.markup import VOID, Markup, table, tag
 from crosspipe.report.svg import embedded
@@ -182,6 +183,25 @@ def test_figures_say_what_their_numbers_are(report: Report) -> None:
 def test_out_may_name_the_file(shared_campaign: Path, tmp_path: Path) -> None:
     assert build_report(shared_campaign, out=tmp_path / "out" / "mine.html").path == tmp_path / "out" / "mine.html"
     assert (tmp_path / "out" / "results.parquet").exists()
+
+
+def test_a_full_disk_leaves_what_was_there(
+    shared_campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = build_report(shared_campaign, out=tmp_path / "out").path.read_bytes()
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name == "summary.md":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for out in ("out", "new"):
+        with pytest.raises(ArtifactError, match=r"summary\.md: the report cannot be written \(No space left.*-o"):
+            build_report(shared_campaign, out=tmp_path / out)
+    assert (tmp_path / "out" / "report.html").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]  # no half-written folder
 
 
 def test_strict_fails_after_writing(shared_campaign: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from crosspipe.errors import ArtifactError
-from crosspipe.report.results import Results, dictionary, load_results, write_results
+from crosspipe.report.results import Results, dictionary, load_results, result_files
 from crosspipe.schedule import Schedule
+from crosspipe.store.campaign_file import Outcome, outcome_path
 from crosspipe.store.files import load, save
 
 
@@ -100,7 +101,8 @@ def test_a_profile_that_changed_later_is_shown_as_stale(campaign: Path) -> None:
 
 
 def test_what_is_written_reads_back_and_is_explained(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path)
+    for name, data in result_files(results).items():
+        (tmp_path / name).write_bytes(data)
     assert pl.read_parquet(tmp_path / "results.parquet").equals(results.points)
     assert pl.read_parquet(tmp_path / "iterations.parquet").equals(results.iterations)
     assert pl.read_csv(tmp_path / "results.csv").height == 7
@@ -158,3 +160,17 @@ def test_a_bound_above_another_schedule_is_a_finding_and_shared_with_none(campai
         "1f1b,1: no schedule should take less than 100.000 ms (another), but zbh1,1 takes 90.000 ms"
     ]
     assert row(results, "zbh1,1")["gap_percent"] == 0.0
+
+
+def test_what_failed_is_compared_with_nothing_and_is_nobodys_rival(campaign: Path, tmp_path: Path) -> None:
+    before = load_results(campaign)
+    key = row(before, "zbh1,1")["run_key"]
+    (before.store_root / "run" / key / "done.json").unlink()
+    path = outcome_path(campaign, "run", key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, Outcome(stage="run", key=key, status="failed", reason="rank 1 died"))
+    again = load_results(campaign)
+    failed, other = row(again, "zbh1,1"), row(again, "1f1b,1")
+    assert failed["predicted_makespan_ms"] == 90  # solved, then its run failed
+    assert failed["best_static"] is failed["predicted_vs_best_static_percent"] is None
+    assert other["best_static"] == "1f1b"

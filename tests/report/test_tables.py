@@ -36,6 +36,10 @@ def test_cells_hold_the_hand_worked_numbers(table: SummaryTable) -> None:
     assert table.rows[3].cells[5] == "best static"
 
 
+def test_the_title_says_what_the_numbers_are(table: SummaryTable) -> None:
+    assert table.title == "Iteration time in ms; delay = (T_lat, T_bw)/T_F; a stage may hold 2.000 MiB"
+
+
 def test_the_fastest_of_each_delay_is_marked(table: SummaryTable) -> None:
     assert [row.cells[:2] for row in table.rows if row.fastest] == [("zbh1", "(0, 0)"), ("zbh1", "(1, 0)")]
 
