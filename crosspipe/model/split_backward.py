@@ -1,9 +1,9 @@
 """The backward pass of a stage, cut into D (gradient to the input) and W (gradients of the weights).
 
-`SplitBackward` wraps any module: its `nn.Linear` layers run as a custom autograd Function whose backward computes the
-input gradient only and leaves (weight, input, output gradient) for W; all else (norms, embeddings, biases, layers of
-other kinds) gets its gradient in D. The idea is zero-bubble pipelining's (Qi et al., ICLR 2024); gradients are the
-bits that a plain backward gives, and what D no longer needs is free when D ends.
+`SplitBackward` wraps any module of standard layers: its `nn.Linear` layers run as a custom autograd Function whose
+backward computes the input gradient only and leaves (weight, input, output gradient) for W; all else (norms,
+embeddings, biases, layers of other kinds) gets its gradient in D. The idea is zero-bubble pipelining's (Qi et al.,
+ICLR 2024); gradients are the bits that a plain backward gives, and what D no longer needs is free when D ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from crosspipe.errors import FieldError
 from crosspipe.model.decoder import token_loss
+from crosspipe.model.standard import check_stage, is_deferrable
 
 
 class Product(NamedTuple):
@@ -30,11 +31,22 @@ class Product(NamedTuple):
 
 
 class Forwarded(NamedTuple):
-    """What D needs: the input as a leaf (None: no input gradient), the end of the graph, the loss's gradient."""
+    """What D needs: the input as a leaf (None: no input gradient), the end of the graph, the loss's gradient.
+
+    `edge` is None where nothing needs a gradient: a first stage that is frozen.
+    """
 
     leaf: Tensor | None
-    edge: GradientEdge
+    edge: GradientEdge | None
     loss_gradient: Tensor | None
+
+
+class Replay(NamedTuple):
+    """What F is run again from: its input and target, and the random numbers it drew (dropout)."""
+
+    x: Tensor
+    target: Tensor | None
+    random: list[tuple[torch.device, Tensor]]
 
 
 class SplitBackward:
@@ -43,10 +55,11 @@ class SplitBackward:
     Parameters: `stage` any module from one tensor to one tensor; the forward of its `nn.Linear` layers is replaced on
     the instances, names and parameters stay. `loss(output, target)` is used where `forward` gets a target; its gradient
     is `loss_scale` (1/microbatches, to train on the mean). `needs_input_grad=False` for a first stage with real-valued
-    input; integer input never needs it. With `recompute` F keeps only its input and D runs F again.
+    input; integer input never needs it. With `recompute` F keeps only its input and D runs F again, with the same
+    random numbers.
 
-    Gradients are accumulated into `parameter.grad`. Gradient hooks of deferred weights do not run. What is called out
-    of order (D before F, W twice) raises FieldError.
+    Gradients are accumulated into `parameter.grad`. Weights with gradient hooks are not deferred. A module that cannot
+    be a stage (`crosspipe.model.standard`) and what is called out of order (D before F, W twice) raise FieldError.
     """
 
     def __init__(
@@ -60,12 +73,13 @@ class SplitBackward:
     ) -> None:
         self.stage, self.loss, self.loss_scale = stage, loss, loss_scale
         self.needs_input_grad, self.recompute = needs_input_grad, recompute
-        self._inputs: dict[int, tuple[Tensor, Tensor | None]] = {}  # recompute only: between F and D
+        self._inputs: dict[int, Replay] = {}  # recompute only: between F and D
         self._forwarded: dict[int, Forwarded] = {}  # between F and D
         self._products: dict[int, dict[tuple[int, int], list[Product]]] = {}  # between D and W: (piece, pieces) -> left
         self._take: Callable[[Product], None] = accumulate
+        check_stage(stage, recompute=recompute)
         for module in stage.modules():
-            if type(module) is nn.Linear:  # a subclass may compute something else
+            if is_deferrable(module):
                 module.forward = partial(_forward, module, self)
 
     def forward(self, mb: int, x: Tensor, target: Tensor | None = None) -> Tensor:
@@ -76,7 +90,7 @@ class SplitBackward:
         if mb in self._forwarded or mb in self._inputs or mb in self._products:
             raise FieldError("microbatch", mb, "was forwarded before and is not finished", "finish its D and W first")
         if self.recompute:
-            self._inputs[mb] = x, target
+            self._inputs[mb] = Replay(x, target, random_state(self.stage))
             with torch.no_grad():
                 return self._run(x, target)
         self._forwarded[mb], output = self._record(x, target)
@@ -123,7 +137,13 @@ class SplitBackward:
         self._products.clear()
 
     def _run(self, x: Tensor, target: Tensor | None) -> Tensor:
+        version = x._version
         output = self.stage(x)
+        kind = type(self.stage).__name__
+        if not isinstance(output, Tensor):
+            raise FieldError("stage", kind, f"gives a {type(output).__name__}", "a stage gives one tensor")
+        if x._version != version:
+            raise FieldError("stage", kind, "writes into its input, which D still needs", "use inplace=False")
         return output if target is None else self.loss(output, target)
 
     def _record(self, x: Tensor, target: Tensor | None) -> tuple[Forwarded, Tensor]:
@@ -132,11 +152,15 @@ class SplitBackward:
         output = self._run(x, target)
         loss_gradient = None if target is None else torch.full_like(output, self.loss_scale, requires_grad=False)
         # the edge instead of the output: the graph does not need the values, and they are free once sent
-        return Forwarded(leaf, get_gradient_edge(output), loss_gradient), output.detach()
+        edge = get_gradient_edge(output) if output.requires_grad else None
+        return Forwarded(leaf, edge, loss_gradient), output.detach()
 
     def _backward(self, mb: int, grad: Tensor | None, take: Callable[[Product], None]) -> Tensor | None:
         if mb in self._inputs:
-            forwarded, _ = self._record(*self._inputs.pop(mb))
+            x, target, random = self._inputs.pop(mb)
+            with torch.random.fork_rng([device for device, _ in random if device.type == "cuda"]):
+                set_random_state(random)
+                forwarded, _ = self._record(x, target)
         elif mb in self._forwarded:
             forwarded = self._forwarded.pop(mb)
         else:
@@ -148,6 +172,8 @@ class SplitBackward:
                 f"microbatch {mb} was forwarded {'without' if grad is None else 'with'} a target",
                 "give the output's gradient exactly where F returned no loss",
             )
+        if forwarded.edge is None:
+            return None
         self._take = take
         try:
             torch.autograd.backward(forwarded.edge, forwarded.loss_gradient if grad is None else grad)
@@ -163,7 +189,9 @@ class DeferredLinear(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, wrapper: SplitBackward) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.wrapper = wrapper
-        return functional.linear(x, weight, bias)
+        output = functional.linear(x, weight, bias)
+        # autograd lets no in-place layer (ReLU(inplace=True)) follow a Function that returns a view
+        return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
@@ -178,6 +206,8 @@ class DeferredLinear(torch.autograd.Function):
 
 
 def _forward(module: nn.Linear, wrapper: SplitBackward, x: Tensor) -> Tensor:
+    if torch.is_autocast_enabled(x.device.type):
+        raise FieldError("autocast", True, "deferred weights know one number format", "build the model in that format")
     return DeferredLinear.apply(x, module.weight, module.bias, wrapper)
 
 
@@ -192,6 +222,21 @@ def accumulate(product: Product) -> None:
         weight.grad = weight_gradient
     else:
         weight.grad.add_(weight_gradient)
+
+
+def random_state(stage: nn.Module) -> list[tuple[torch.device, Tensor]]:
+    """The random generators a stage may draw from: the CPU's, and those of the devices it is on."""
+    cuda = sorted({p.device for p in stage.parameters() if p.is_cuda}, key=str)
+    return [(torch.device("cpu"), torch.get_rng_state()), *((d, torch.cuda.get_rng_state(d)) for d in cuda)]
+
+
+def set_random_state(state: list[tuple[torch.device, Tensor]]) -> None:
+    """Puts the generators back to where `random_state` found them."""
+    for device, numbers in state:
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(numbers, device)
+        else:
+            torch.set_rng_state(numbers)
 
 
 def cut(products: list[Product], pieces: int) -> list[list[Product]]:
