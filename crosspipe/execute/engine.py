@@ -21,9 +21,9 @@ from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import Clock, agree_start
 from crosspipe.execute.emulation import Departure, Wire, depart_unshared
 from crosspipe.execute.plan import Action, Format, RankPlan
+from crosspipe.execute.replicas import Replicas, Step
 from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Header, Receipt, Transport
-from crosspipe.model.optimizer import clip_gradients, square_of_gradients
 from crosspipe.problem import Problem
 from crosspipe.schedule.order import Block, Message
 
@@ -68,10 +68,10 @@ class _Notes:
 
 
 class Engine:
-    """One rank, ready to iterate. `stages[chunk]` are its stages, `optimizer` holds all their parameters.
+    """One rank, ready to iterate. `stages[chunk]` are its stages, `step` what ends an iteration on them.
 
-    `wires` are those this rank sends over; `at(iteration, action)` is called before every action, so that whoever
-    watches knows where the rank is.
+    `replicas` is needed where the plan gathers or reduces; `wires` are those this rank sends over; `at(iteration,
+    action)` is called before every action, so that whoever watches knows where the rank is.
     """
 
     def __init__(
@@ -80,13 +80,14 @@ class Engine:
         plan: RankPlan,
         *,
         stages: Sequence[Stage],
-        optimizer: torch.optim.Optimizer,
+        step: Step,
         transport: Transport,
         clock: Clock,
         wires: Mapping[str, Wire],
         message_format: Format,
         batch: Batch,
         settings: Settings,
+        replicas: Replicas | None = None,
         at: Callable[[int, int], None] = lambda iteration, action: None,
     ) -> None:
         for slot, size in enumerate(plan.slot_bytes):
@@ -97,7 +98,7 @@ class Engine:
                     f"messages are {message_format.size_bytes} bytes",
                     "lower the plan anew",
                 )
-        self.problem, self.plan, self.stages, self.optimizer = problem, plan, stages, optimizer
+        self.problem, self.plan, self.stages, self.step, self.replicas = problem, plan, stages, step, replicas
         self.transport, self.clock, self.wires, self.batch, self.settings = transport, clock, wires, batch, settings
         self._at = at
         self._do = {
@@ -106,6 +107,9 @@ class Engine:
             "compute": self._compute,
             "send": self._send,
             "release": self._release,
+            "gather": self._start_beside,
+            "gathered": self._gathered,
+            "reduce": self._start_beside,
         }
         dtype = getattr(torch, message_format.dtype)
         self._slots = [torch.empty(message_format.shape, dtype=dtype) for _ in plan.slot_bytes]
@@ -114,10 +118,11 @@ class Engine:
         self._receipts: dict[Message, tuple[int, Receipt]] = {}  # posted, not waited for: number on its channel
         self._inputs: dict[Message, tuple[Tensor, int]] = {}  # arrived, not used: tensor, arrival
         self._outputs: dict[Message, tuple[Tensor, int]] = {}  # made, not sent: tensor, end of its block
+        self._beside: dict[Message, tuple[int, Departure]] = {}  # gathers not waited for: ready, planned life
 
     def iterate(self, index: int) -> Trace:
         """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.step.begin()
         notes = _Notes(index, agree_start(self.transport, self.clock))
         self.clock.wait_until(notes.begin)
         for number, action in enumerate(self.plan.actions):
@@ -214,17 +219,49 @@ class Engine:
         message = action.message
         assert message is not None
         output, ready = self._outputs.pop(message)
-        hop = self.problem.hop(message.kind, message.position)
-        assert hop is not None
-        if not self.settings.emulate:
-            departure = Departure(ready, ready, ready)
-        elif hop.wire is None:
-            departure = depart_unshared(ready, hop)
-        else:
-            departure = self.wires[hop.wire].depart(ready, hop)
+        departure = self._depart(message, ready)
         self.transport.send(action.peer, Header(self._sent[action.peer], ready, *departure), output)
         self._sent[action.peer] += 1
         notes.sent += 1
+
+    def _depart(self, message: Message, ready: int) -> Departure:
+        hop = self.problem.message_hop(message.kind, message.position)
+        assert hop is not None
+        if not self.settings.emulate:
+            return Departure(ready, ready, ready)
+        if hop.wire is None:
+            return depart_unshared(ready, hop)
+        return self.wires[hop.wire].depart(ready, hop)
+
+    def _start_beside(self, notes: _Notes, action: Action) -> None:
+        """Starts a gather (ready when the iteration begins) or a reduction (ready when the last block has ended)."""
+        message, replicas = action.message, self.replicas
+        assert message is not None
+        assert replicas is not None
+        start = replicas.gather if message.kind == "gather" else replicas.reduce
+        start(self.problem.place(message.position)[1])
+        ready = notes.blocks[-1].raw_end_ns if notes.blocks else notes.begin
+        self._beside[message] = ready, self._depart(message, ready)
+
+    def _gathered(self, notes: _Notes, action: Action) -> None:
+        message = action.message
+        assert message is not None
+        notes.planned = max(notes.planned, self._await_beside(notes, message, self.problem.place(message.position)[1]))
+
+    def _await_beside(self, notes: _Notes, message: Message, chunk: int | None) -> int:
+        """Waits for the replicas and for the planned arrival of what was started; returns when it counts as there."""
+        assert self.replicas is not None
+        waited = self.clock.now()
+        self.replicas.wait(chunk)
+        received = self.clock.now()
+        ready, departure = self._beside.pop(message)
+        arrival = departure.arrival_ns
+        if self.settings.emulate:
+            resumed = self.clock.wait_until(arrival)
+        else:
+            arrival, resumed = max(arrival, received), received
+        notes.messages.append(TracedMessage(message, ready, *departure[:2], arrival, waited, received, resumed))
+        return arrival
 
     def _release(self, notes: _Notes, action: Action) -> None:
         """Nothing to do on the CPU: the plan does not post into the buffer before this place."""
@@ -235,9 +272,9 @@ class Engine:
         end = notes.begin if last is None else last.end_ns
         if last is not None and last.lateness_ns > LATE_NS:
             end = last.raw_end_ns  # no later block of this rank can make up for it
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        square = float(square_of_gradients(parameters))
-        rows = self.transport.allgather(struct.pack("<qd", end, square))
+        for message in list(self._beside):
+            end = max(end, self._await_beside(notes, message, None))
+        rows = self.transport.allgather(struct.pack("<qd", end, self.step.square()))
         ends, squares = zip(*(struct.unpack("<qd", row) for row in rows), strict=True)
         self.transport.flush()  # returns at once: every message has been received
         for rank, square in enumerate(squares):
@@ -245,13 +282,10 @@ class Engine:
                 raise CrosspipeError(
                     f"iteration {notes.index}: the gradients of rank {rank} are not finite; lower the learning rate"
                 )
-        norm, factor = math.sqrt(sum(squares)), 1.0
-        if self.settings.clip_norm is not None:
-            clip_gradients(parameters, torch.tensor(sum(squares)), self.settings.clip_norm)
-            factor = min(1.0, self.settings.clip_norm / (norm + 1e-6))
-        blocks_end = max(ends)
+        largest, blocks_end = self.settings.clip_norm, max(ends)
+        factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
         norm_end, raw_norm_end = self._paced_end(blocks_end, self.settings.gradient_norm_ns)
-        self.optimizer.step()
+        self.step.update()
         step_end, raw_step_end = self._paced_end(norm_end, self.settings.optimizer_step_ns)
         return Trace(
             index=notes.index,
@@ -265,7 +299,7 @@ class Engine:
             step_end_ns=step_end,
             raw_step_end_ns=raw_step_end,
             loss=float(torch.stack(notes.losses).mean()) if notes.losses else None,
-            gradient_norm=norm,
+            gradient_norm=math.sqrt(sum(squares)),
             clip_factor=factor,
         )
 

@@ -48,13 +48,6 @@ def lower(
     Raises FieldError for a schedule that `check` finds at fault (incomplete, over the memory limit, a message order
     that its senders could not keep, ...), Deadlock (with the cycle) where it could never end.
     """
-    if problem.data_parallel:
-        raise FieldError(
-            "data_parallel",
-            f"{problem.stages} stages",
-            "the engine runs one replica and reduces no gradients",
-            "leave data_parallel empty for a run",
-        )
     _check_executable(problem, schedule)
     timeline = simulate(problem, schedule)
     transfers = _transfers(problem, schedule, timeline, message_bytes)
@@ -62,11 +55,18 @@ def lower(
     for transfer in transfers:
         if transfer.wire is not None:
             senders[transfer.wire].add(transfer.source)
+    for position in range(problem.positions):
+        for kind in ("gather", "reduce"):
+            hop = problem.message_hop(kind, position)
+            if hop is not None and hop.wire is not None:
+                senders[hop.wire].add(problem.place(position)[0])
     plan = Plan(
         schedule_name=schedule.name,
         problem_digest=problem.digest(),
         predicted_makespan_ns=timeline.makespan_ns,
-        ranks=tuple(_rank_plan(rank, schedule, timeline, transfers, post_ahead_ns) for rank in range(problem.stages)),
+        ranks=tuple(
+            _rank_plan(rank, problem, schedule, timeline, transfers, post_ahead_ns) for rank in range(problem.stages)
+        ),
         wire_senders={wire: tuple(sorted(ranks)) for wire, ranks in sorted(senders.items())},
     )
     # posted at use, receives may come after sends of the same rank: that ends only because our sends do not block
@@ -113,6 +113,8 @@ def _transfers(problem: Problem, schedule: Schedule, timeline: Timeline, message
     transfers = []
     for timed in sorted(timeline.messages, key=lambda m: (m.start_ns, listed.get(m.message, 0), in_ready_order(m))):
         kind, position, _ = message = timed.message
+        if kind not in ("F", "D"):
+            continue  # replicas talk beside the pipeline
         source, chunk = problem.place(position)
         target = problem.place(position + (1 if kind == "F" else -1))[0]
         if source == target:
@@ -139,7 +141,12 @@ def _transfers(problem: Problem, schedule: Schedule, timeline: Timeline, message
 
 
 def _rank_plan(
-    rank: int, schedule: Schedule, timeline: Timeline, transfers: list[_Transfer], post_ahead_ns: int | None
+    rank: int,
+    problem: Problem,
+    schedule: Schedule,
+    timeline: Timeline,
+    transfers: list[_Transfer],
+    post_ahead_ns: int | None,
 ) -> RankPlan:
     blocks = timeline.blocks[rank]
     waits: dict[int, _Transfer] = {t.used_by: t for t in transfers if t.target == rank}
@@ -163,7 +170,10 @@ def _rank_plan(
                 index = _last_before(starts, transfer.sent_ns - post_ahead_ns)
             latest = min(latest, index, transfer.used_by)
             posts[latest].append(transfer)
-    actions: list[Action] = []
+    gathers = [Message("gather", problem.position(rank, chunk), 0) for chunk in range(problem.chunks)]
+    gathers = [m for m in sorted(gathers, key=lambda m: m.position) if problem.message_hop(*m[:2]) is not None]
+    actions = [Action("gather", None, message) for message in gathers]
+    last_weight_grad = {block.chunk: i for i, (block, _, _) in enumerate(blocks) if block.kind in "WB"}
     buffers = _Buffers()
     for i, (block, _, _) in enumerate(blocks):
         for transfer in reversed(posts[i]):
@@ -172,9 +182,15 @@ def _rank_plan(
         if i in waits:
             transfer = waits[i]
             actions.append(Action("wait", None, transfer.message, transfer.source, buffers.slot[transfer.message]))
+        position = problem.position(rank, block.chunk)
+        if block.kind == "F" and (gather := Message("gather", position, 0)) in gathers:
+            gathers.remove(gather)
+            actions.append(Action("gathered", None, gather))
         actions.append(Action("compute", block))
         actions += [Action("send", None, transfer.message, transfer.target) for transfer in sends[i]]
         actions += [Action("release", slot=buffers.give_back(transfer)) for transfer in releases[i]]
+        if problem.data_parallel and last_weight_grad.get(block.chunk) == i:
+            actions.append(Action("reduce", None, Message("reduce", position, 0)))
     return RankPlan(rank=rank, actions=tuple(actions), slot_bytes=tuple(buffers.sizes))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from crosspipe.schedule.order import Block, Message
 
-ActionKind = Literal["post", "wait", "compute", "send", "release"]
+ActionKind = Literal["post", "wait", "compute", "send", "release", "gather", "gathered", "reduce"]
 
 
 class Action(NamedTuple):
@@ -20,7 +20,9 @@ class Action(NamedTuple):
 
     `post` opens the receive of `message` from rank `peer` into buffer `slot`; `wait` waits for it; `compute` runs
     `block`; `send` hands `message` to the channel towards `peer` and goes on at once; `release` gives `slot` back once
-    nothing can read it any more.
+    nothing can read it any more. With data parallelism `gather` starts to collect the parameters of `message`'s
+    position from the replicas of this stage, `gathered` waits for them, `reduce` starts to average its gradients; the
+    iteration ends when all that was started has ended.
     """
 
     kind: ActionKind
@@ -34,6 +36,8 @@ class Action(NamedTuple):
             return f"compute {self.block}"
         if self.kind == "release":
             return f"release buffer {self.slot}"
+        if self.kind in ("gather", "gathered", "reduce"):
+            return f"{'wait for' if self.kind == 'gathered' else 'start'} the {self.message}"
         words = {"post": "post the receive of", "wait": "wait for", "send": "send"}[self.kind]
         return f"{words} {self.message} {'to' if self.kind == 'send' else 'from'} rank {self.peer}"
 

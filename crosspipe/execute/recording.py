@@ -66,6 +66,7 @@ def iteration(traces: Sequence[Trace], *, warmup: bool) -> Iteration:
     """One iteration as recorded. The norm and the optimizer step count among the blocks that can be late."""
     first = traces[0]
     starts = [b.start_ns for t in traces for b in t.blocks[:1]]
+    starts += [m.ready_ns for t in traces for m in t.messages if m.message.kind == "gather"]
     blocks = [b.lateness_ns for t in traces for b in t.blocks]
     blocks += [t.raw_norm_end_ns - t.norm_end_ns for t in traces]
     blocks += [t.raw_step_end_ns - t.step_end_ns - max(0, t.raw_norm_end_ns - t.norm_end_ns) for t in traces]
@@ -169,6 +170,8 @@ def _late_messages(problem: Problem, runs: Sequence[Sequence[Trace]]) -> list[Fi
     channels: dict[tuple[int, int], _Channel] = {}
     for m in (m for traces in runs for t in traces for m in t.messages):
         kind, position, _ = m.message
+        if kind not in ("F", "D"):
+            continue
         source, target = problem.place(position)[0], problem.place(position + (1 if kind == "F" else -1))[0]
         delay = _delay_ns(problem, kind, position)
         if source != target and delay:

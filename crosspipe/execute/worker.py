@@ -36,6 +36,7 @@ from crosspipe.execute.plan import Plan
 from crosspipe.execute.position import PositionWriter
 from crosspipe.execute.recording import Result, write_point
 from crosspipe.execute.reference import relative_error, write_reference
+from crosspipe.execute.replicas import PlainStep
 from crosspipe.execute.spec import PARENT, Point, Session
 from crosspipe.execute.trace import Trace
 from crosspipe.execute.transport import Transport, compare_channels, open_transport
@@ -129,7 +130,7 @@ class _Member:
             problem,
             own,
             stages=stages,
-            optimizer=build_optimizer([p for _, p in parameters], learning_rate=run.learning_rate),
+            step=PlainStep(build_optimizer([p for _, p in parameters], learning_rate=run.learning_rate)),
             transport=self.transport,
             clock=clock,
             wires=open_wires(plan.wire_senders, rank, self.directory),

@@ -13,6 +13,7 @@ from crosspipe.execute.emulation import OwnWire, Wire
 from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.inprocess import Hub, InProcessTransport
 from crosspipe.execute.plan import Format, Plan
+from crosspipe.execute.replicas import PlainStep, Replicas
 from crosspipe.execute.trace import Trace
 from crosspipe.model import SplitBackward
 from crosspipe.problem import Problem
@@ -59,7 +60,13 @@ def run_ranks(hub: Hub, body: Callable[[InProcessTransport], object]) -> list[ob
 
 
 def execute(
-    problem: Problem, plan: Plan, settings: Settings, *, iterations: int = 1, rate: float = 0.0
+    problem: Problem,
+    plan: Plan,
+    settings: Settings,
+    *,
+    iterations: int = 1,
+    rate: float = 0.0,
+    replicas: Callable[[int], Replicas] = lambda rank: None,
 ) -> tuple[list[list[Trace]], dict[int, nn.Module]]:
     """Traces `[iteration][rank]` and the modules by position, after SGD with `rate`."""
     hub = Hub(problem.stages)
@@ -81,13 +88,14 @@ def execute(
                 )
                 for p in positions
             ],
-            optimizer=torch.optim.SGD([p for m in own for p in m.parameters()], lr=rate),
+            step=PlainStep(torch.optim.SGD([p for m in own for p in m.parameters()], lr=rate)),
             transport=transport,
             clock=Clock(),
             wires=wires,
             message_format=FORMAT,
             batch=batch,
             settings=settings,
+            replicas=replicas(transport.rank),
         )
         return [engine.iterate(i) for i in range(iterations)]
 

@@ -13,7 +13,7 @@ from orders import random_schedule, schedule_of
 from crosspipe.errors import Deadlock, FieldError
 from crosspipe.execute.deadlock import check_rendezvous
 from crosspipe.execute.lowering import lower
-from crosspipe.problem import DataParallel, Hop, Problem
+from crosspipe.problem import Hop, Problem
 from crosspipe.schedule import Block, Message, simulate
 
 TWO = {"stages": 2, "microbatches": 2, "sites": 2, "forward_ms": 1, "input_grad_ms": 1, "weight_grad_ms": 1}
@@ -113,9 +113,6 @@ def test_what_cannot_be_lowered_is_refused_in_words():
     orders = [list(order) for order in random_schedule(problem, 1).orders]
     with pytest.raises(FieldError, match="lacks W0 of chunk 0"):
         lower(problem, schedule_of(problem, [[b for b in orders[0] if b != Block("W", 0, 0)], orders[1]]))
-    replicas = tuple((DataParallel(reduce=Hop()),) for _ in range(2))
-    with pytest.raises(FieldError, match="data_parallel"):
-        lower(msgspec.structs.replace(problem, data_parallel=replicas), schedule_of(problem, orders))
     crossed = [
         [Block("F", 0, 0), Block("B", 0, 0), Block("F", 0, 1), Block("B", 0, 1)],
         [Block("F", 0, 0), Block("F", 0, 1), Block("B", 0, 0), Block("B", 0, 1)],
