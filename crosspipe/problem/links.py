@@ -7,6 +7,7 @@ boundary in one direction; `LinkTable` is what a measurement leaves behind.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 
@@ -36,11 +37,33 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.latency_ns + self.serialisation_ns
 
 
+class Piece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """alpha + beta*s on messages of `smallest_bytes` to `largest_bytes`: one protocol of the transport."""
+
+    smallest_bytes: int
+    largest_bytes: int
+    latency_ns: int
+    bandwidth_bytes_per_s: int | None
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a link carries with a window of messages in flight: `bytes_per_s` of one direction, with its 95 % interval.
+
+    `pattern` is "one_way", or "both_ways" where as much came the other way meanwhile.
+    """
+
+    pattern: str
+    size_bytes: int
+    window: int
+    bytes_per_s: Spread
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One directed, measured link over one transport.
 
     `latency_ns` is alpha; `bandwidth_bytes_per_s` is 1/beta (inf allowed as None: no byte cost). `latency` and
     `inverse_bandwidth` (ns per byte) carry the 95 % intervals; `residual` is the median relative misfit of the line.
+    `pieces` has a line per protocol where one line does not do (else it is empty), `streams` what windows carry.
     """
 
     source: int
@@ -53,6 +76,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     residual: float = 0.0
     sizes_bytes: tuple[int, ...] = ()
     medians_ns: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    streams: tuple[Stream, ...] = ()
+
+    @property
+    def residuals(self) -> tuple[float, ...]:
+        """Relative misfit of the one line, line / median - 1, at each of `sizes_bytes`."""
+        return tuple(self.delay_ns(s) / median - 1 for s, median in zip(self.sizes_bytes, self.medians_ns, strict=True))
 
     def serialisation_ns(self, size_bytes: int) -> int:
         """beta*bytes in ns, rounded up."""
@@ -63,6 +93,47 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def delay_ns(self, size_bytes: int) -> int:
         """alpha + beta*bytes in ns: what one message takes on the idle link."""
         return self.latency_ns + self.serialisation_ns(size_bytes)
+
+    def value_at(self, size_bytes: int) -> tuple[int, bool]:
+        """What one message of `size_bytes` takes in ns, from the medians; and whether that was in their range.
+
+        Between two measured sizes: on the straight line between them. Outside: the nearest median, plus or minus the
+        link's fitted bytes; a caller should say so. Without medians (a given link): its line.
+        """
+        if not self.sizes_bytes:
+            return self.delay_ns(size_bytes), False
+        smallest, largest = self.sizes_bytes[0], self.sizes_bytes[-1]
+        if size_bytes > largest:
+            return self.medians_ns[-1] + self.serialisation_ns(size_bytes - largest), False
+        if size_bytes < smallest:
+            return max(0, self.medians_ns[0] - self.serialisation_ns(smallest - size_bytes)), False
+        for (low, start), (high, end) in pairwise(zip(self.sizes_bytes, self.medians_ns, strict=True)):
+            if size_bytes <= high:
+                return round(start + (end - start) * (size_bytes - low) / (high - low)), True
+        return self.medians_ns[0], True  # a single size, and it is this one
+
+
+class Contention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What disjoint pairs of ranks of the same two sites get one by one, and all at once, in one direction.
+
+    `alone` and `together` are bytes/s per pair of `pairs` (source, target), with `window` messages of `size_bytes` in
+    flight. `enough_cores` is False where one machine had more busy ranks than cores: that is contention for cores then.
+    """
+
+    source_site: int
+    target_site: int
+    transport: str
+    size_bytes: int
+    window: int
+    pairs: tuple[tuple[int, int], ...]
+    alone: tuple[Spread, ...]
+    together: tuple[Spread, ...]
+    enough_cores: bool = True
+
+    @property
+    def kept_share(self) -> float:
+        """Sum of the rates together over the sum alone: 1 where nothing is shared, 1/pairs where all is."""
+        return sum(rate.median for rate in self.together) / sum(rate.median for rate in self.alone)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,6 +155,7 @@ class LinkTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     site_of_rank: tuple[int, ...]
     node_of_rank: tuple[str, ...] = ()
     run_transport: str = "gloo"
+    contention: tuple[Contention, ...] = ()
     findings: tuple[Finding, ...] = ()
     environment: dict[str, str] = {}
 

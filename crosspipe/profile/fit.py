@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosspipe.problem import Link, Spread
+from crosspipe.problem.links import Piece
 
 Floats = NDArray[np.float64]
 
@@ -121,29 +122,27 @@ def fit_link(
         target=target,
         transport=transport,
         latency_ns=round(line.alpha_ns),
-        bandwidth_bytes_per_s=None if beta == 0 else max(1, round(1e9 / beta)),
+        bandwidth_bytes_per_s=_bandwidth(beta),
         latency=_interval(line.alpha_ns, alphas, count),
         inverse_bandwidth=_interval(beta, betas, count),
         residual=float(np.median(np.abs(residuals(line, sizes, medians)))),
         sizes_bytes=tuple(sizes),
         medians_ns=tuple(round(median) for median in medians),
+        pieces=tuple(map(_piece, lines)) if len(lines := pieces(sizes, medians)) > 1 else (),
     )
 
 
-def value_at(link: Link, size_bytes: int) -> tuple[int, bool]:
-    """What one message of `size_bytes` takes on `link` in ns, from its medians; and whether that was in their range.
+def _piece(line: Line) -> Piece:
+    return Piece(
+        smallest_bytes=line.smallest_bytes,
+        largest_bytes=line.largest_bytes,
+        latency_ns=round(line.alpha_ns),
+        bandwidth_bytes_per_s=_bandwidth(line.beta_ns_per_byte),
+    )
 
-    Between two measured sizes: on the straight line between them. Outside: the nearest median, plus or minus the
-    link's fitted bytes; a caller should say so. Without medians (a given link): its line.
-    """
-    if not link.sizes_bytes:
-        return link.delay_ns(size_bytes), False
-    smallest, largest = link.sizes_bytes[0], link.sizes_bytes[-1]
-    if size_bytes > largest:
-        return link.medians_ns[-1] + link.serialisation_ns(size_bytes - largest), False
-    if size_bytes < smallest:
-        return max(0, link.medians_ns[0] - link.serialisation_ns(smallest - size_bytes)), False
-    return round(float(np.interp(size_bytes, link.sizes_bytes, link.medians_ns))), True
+
+def _bandwidth(beta: float) -> int | None:
+    return None if beta == 0 else max(1, round(1e9 / beta))
 
 
 def _resampled_medians(ordered: Floats, resamples: int, rng: np.random.Generator) -> Floats:

@@ -1,4 +1,4 @@
-"""Ping-pong over gloo, the transport of a run on CPUs: torch.distributed, started from inside the MPI job.
+"""Ping-pong and windows over gloo, the transport of a run on CPUs: torch.distributed, started from inside the MPI job.
 
 MPI carries only the address of the meeting point. Imported only where gloo is asked for; importing it loads torch.
 """
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 TIMEOUT = timedelta(seconds=60)
+PAYLOAD, GO, LAST = 1, 2, 3  # tags
 SIOCGIFADDR = 0x8915  # Linux: IPv4 address of an interface
 
 
 class GlooChannel:
-    """`crosspipe.profile.pingpong.Channel` over torch.distributed's gloo, messages up to `largest_bytes`."""
+    """`crosspipe.profile.pingpong.Channel` over torch.distributed's gloo, messages or windows up to `largest_bytes`."""
 
     name = "gloo"
 
     def __init__(self, largest_bytes: int) -> None:
         self._out = torch.ones(largest_bytes, dtype=torch.uint8)
         self._in = torch.ones(largest_bytes, dtype=torch.uint8)
+        self._byte, self._go = (torch.ones(1, dtype=torch.uint8) for _ in range(2))
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
         out, into, clock = self._out[:size_bytes], self._in[:size_bytes], time.monotonic_ns
@@ -55,6 +57,47 @@ class GlooChannel:
             if left > 1:
                 receive = dist.irecv(into, peer)
             dist.send(out, peer)
+
+    def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
+        out, clock = self._out[:size_bytes], time.monotonic_ns
+        trips = []
+        for _ in range(count):
+            works = [dist.irecv(self._byte, peer, tag=LAST)]
+            if both:
+                works += self._receives(peer, size_bytes, window)
+            start = clock()
+            if both:
+                dist.send(self._go, peer, tag=GO)
+            works += [dist.isend(out, peer, tag=PAYLOAD) for _ in range(window)]
+            for work in works:
+                work.wait()
+            trips.append(clock() - start)
+        return trips
+
+    def drain(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> None:
+        out = self._out[:size_bytes]
+
+        def post() -> tuple[list[dist.Work], dist.Work | None]:
+            go = dist.irecv(self._go, peer, tag=GO) if both else None
+            return self._receives(peer, size_bytes, window), go
+
+        receives, go = post()
+        for left in range(count, 0, -1):
+            sends = []
+            if go is not None:
+                go.wait()
+                sends = [dist.isend(out, peer, tag=PAYLOAD) for _ in range(window)]
+            for work in receives:
+                work.wait()
+            if left > 1:
+                receives, go = post()
+            dist.send(self._byte, peer, tag=LAST)
+            for work in sends:
+                work.wait()
+
+    def _receives(self, peer: int, size_bytes: int, window: int) -> list[dist.Work]:
+        slots = (self._in[i * size_bytes : (i + 1) * size_bytes] for i in range(window))
+        return [dist.irecv(slot, peer, tag=PAYLOAD) for slot in slots]
 
 
 def start_gloo(comm: MPI.Comm, places: Sequence[Place]) -> None:

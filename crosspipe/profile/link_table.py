@@ -16,13 +16,22 @@ from crosspipe.problem.spread import FEWEST, spread
 from crosspipe.profile import distrust
 from crosspipe.profile.fit import fit_link
 from crosspipe.profile.pingpong import Rule
-from crosspipe.profile.places import Place, medium, transport_environment
+from crosspipe.profile.places import Place, cores, medium, transport_environment
+from crosspipe.profile.rounds import Round
+from crosspipe.profile.samples import Windows
+from crosspipe.profile.streams import contention, crossings, with_streams
 
 Samples = Mapping[tuple[str, int, int, int], NDArray[np.float64]]  # (transport, source, target, bytes): one-way ns
 
 
+def run_transport(transports: Sequence[str]) -> str:
+    """Of those measured, the one that a run uses, and its Problem too."""
+    return "gloo" if "gloo" in transports else transports[0]
+
+
 def build_table(
     samples: Samples,
+    windows: Windows | None = None,
     *,
     places: Sequence[Place],
     transports: Sequence[str],
@@ -33,6 +42,7 @@ def build_table(
 ) -> LinkTable:
     """One Link per transport and ordered pair that left usable samples, with everything that is wrong with them.
 
+    `samples` are ping-pongs, `windows` what windows of messages in flight took (`crosspipe.profile.streams`).
     `places[r]` is rank r's; `findings` are those made while measuring, and come first. Samples that are no times (NaN,
     zero, negative) are reported and left out of the fit; a pair without any has no link.
     """
@@ -49,6 +59,8 @@ def build_table(
             if by_size:
                 links.append(fit_link(source, target, transport, by_size))
     site_of_rank = tuple(place.site for place in places)
+    usable_windows = {key: left for key, took in (windows or {}).items() if len(left := distrust.usable(took))}
+    streaming = with_streams(links, usable_windows)
     keys = [(t, source, target, size) for t in transports for source, target in pairs for size in sizes_bytes]
     found = [
         *findings,
@@ -57,14 +69,21 @@ def build_table(
         *distrust.bimodal(samples),
         *link_findings(links, site_of_rank),
     ]
+    busy = {pairs: _enough_cores(pairs, places) for pairs in crossings(site_of_rank)}
     return LinkTable(
-        links=tuple(links),
+        links=streaming,
         site_of_rank=site_of_rank,
         node_of_rank=tuple(place.node for place in places),
-        run_transport="gloo" if "gloo" in transports else transports[0],
+        run_transport=run_transport(transports),
+        contention=contention(streaming, usable_windows, site_of_rank, busy),
         findings=tuple(found),
         environment=dict(environment),
     )
+
+
+def _enough_cores(pairs: Round, places: Sequence[Place]) -> bool:
+    busy = Counter(places[rank].machine for pair in pairs for rank in pair)
+    return all(count <= cores(places)[machine] for machine, count in busy.items())
 
 
 def link_findings(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Finding]:

@@ -1,7 +1,8 @@
 """The link benchmark: `python -m crosspipe.profile.links --out DIR`, one process a rank, under mpiexec or srun.
 
-Every ordered pair of ranks plays ping-pong over every transport and size; rank 0 fits alpha and beta, looks for reasons
-to distrust them, and writes `links.json` (LinkTable) and `samples.parquet`. `docs/measuring.md` states the method.
+Every ordered pair of ranks plays ping-pong and sends windows of messages, over every transport and size; then the pairs
+of the same two sites send together. Rank 0 fits alpha and beta, looks for reasons to distrust them, and writes
+`links.json` (LinkTable) and `samples.parquet`. `docs/measuring.md` states the method.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.problem import LinkTable
+from crosspipe.problem.links import Contention
+from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.profile import distrust
-from crosspipe.profile.link_table import build_table, describe
-from crosspipe.profile.pingpong import Cell, Channel, Control, Rule, initiate, respond
-from crosspipe.profile.places import Place, check_world, here
+from crosspipe.profile.link_table import build_table, describe, run_transport
+from crosspipe.profile.pingpong import SINGLE, TOGETHER, Cell, Channel, Control, Pattern, Rule, initiate, respond
+from crosspipe.profile.places import Place, check_world, cores, here
 from crosspipe.profile.rounds import Round, quiet_rounds, rounds
-from crosspipe.profile.samples import frame, one_way, pack, write_samples
-from crosspipe.profile.sites import SiteLink, site_links
+from crosspipe.profile.samples import frame, one_way, pack, windows, write_samples
+from crosspipe.profile.streams import crossings, patterns, stream_sizes, window_of
 from crosspipe.store import save
 from crosspipe.store.files import disk_errors
 
@@ -37,13 +40,18 @@ if TYPE_CHECKING:
 
 TRANSPORTS = ("mpi", "gloo")
 SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
+TOGETHER_S = 0.5  # pairs that are to disturb one another need some time side by side
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for. `sites[r]` is the site of rank r; empty: all in site 0."""
+    """What the command line asks for. `sites[r]` is the site of rank r; empty: all in site 0.
+
+    Windows of messages in flight are measured at `stream_sizes_bytes`; empty: not at all.
+    """
 
     out: Path
     sizes_bytes: tuple[int, ...] = SIZES_BYTES
+    stream_sizes_bytes: tuple[int, ...] = stream_sizes(SIZES_BYTES)
     transports: tuple[str, ...] = TRANSPORTS
     time_budget_s: float = 5.0
     sites: tuple[int, ...] = ()
@@ -58,6 +66,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the two files go")
     parser.add_argument("--sizes", type=_numbers(1), default=SIZES_BYTES, metavar="BYTES,…", help="message sizes")
     parser.add_argument("--largest", type=int, metavar="BYTES", help="more sizes, in powers of 4, up to this one")
+    parser.add_argument("--streams", type=_sizes_or_none, metavar="BYTES,…", help="sizes of windows in flight, or none")
     parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo")
     parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
     parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")
@@ -74,6 +83,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     return Options(
         out=given.out,
         sizes_bytes=tuple(sizes),
+        stream_sizes_bytes=stream_sizes(sizes) if given.streams is None else given.streams,
         transports=given.transports,
         time_budget_s=given.time_budget,
         sites=given.sites,
@@ -89,7 +99,7 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
 
     started, clocks = datetime.datetime.now(datetime.UTC), distrust.read_clocks()
     places: list[Place] = comm.allgather(here(comm.rank, options.sites[comm.rank] if options.sites else 0))
-    largest = max(options.sizes_bytes)
+    largest = max(*options.sizes_bytes, *(size * window_of(size) for size in options.stream_sizes_bytes))
     channels: dict[str, Channel] = {"mpi": MpiChannel(comm, largest)}
     if "gloo" in options.transports:
         from crosspipe.profile.gloo_links import GlooChannel, start_gloo, stop_gloo
@@ -109,6 +119,7 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
         times = one_way(samples)
         table = build_table(
             times,
+            windows(samples),
             places=places,
             transports=options.transports,
             sizes_bytes=options.sizes_bytes,
@@ -138,21 +149,33 @@ def _play_all(channels: Mapping[str, Channel], comm: MPI.Comm, places: Sequence[
     """This rank's cells of all rounds over all transports, within the time budget as far as the rule allows."""
     from crosspipe.profile.mpi_links import MpiControl, wait_idle
 
-    plan = quiet_rounds(rounds(comm.size), [place.machine for place in places], _cores(places))
-    turns = [(transport, pairs) for transport in options.transports for pairs in plan]
+    plan = quiet_rounds(rounds(comm.size), [place.machine for place in places], cores(places))
+    turns = [_Turn(transport, pairs) for transport in options.transports for pairs in plan]
+    if options.stream_sizes_bytes:
+        across = crossings([place.site for place in places])
+        turns += [_Turn(run_transport(options.transports), pairs, together=True) for pairs in across]
     control = MpiControl(comm)
     cells: list[Cell] = []
     deadline = time.monotonic() + options.time_budget_s
-    for turn, (transport, pairs) in enumerate(turns):
+    for number, turn in enumerate(turns):
         wait_idle(comm)
         if comm.rank == 0:
-            who = " ".join(f"{low}-{high}" for low, high in pairs)
-            _say(f"turn {turn + 1} of {len(turns)}: {transport} {who}")
+            who = " ".join(f"{source}-{target}" for source, target in turn.pairs)
+            _say(f"turn {number + 1} of {len(turns)}: {turn.transport} {who}{' together' if turn.together else ''}")
         # what earlier turns left over is shared by those to come; rank 0's clock decides for all
-        share_s: float = comm.bcast((deadline - time.monotonic()) / (len(turns) - turn))
-        cells += _play(channels[transport], control, comm.rank, pairs, options, share_s)
+        share_s: float = comm.bcast((deadline - time.monotonic()) / (len(turns) - number))
+        play = _play_together if turn.together else _play
+        cells += play(channels[turn.transport], control, comm.rank, turn.pairs, options, share_s)
     wait_idle(comm)
     return cells
+
+
+class _Turn(NamedTuple):
+    """What happens at once: pairs that share no end, each on its own or all to load the same wire."""
+
+    transport: str
+    pairs: Round
+    together: bool = False
 
 
 def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float) -> list[Cell]:
@@ -161,13 +184,37 @@ def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: 
     for pair in pairs:
         if rank not in pair:
             continue
-        budget_s = share_s / (2 * len(options.sizes_bytes))
-        for source, target in (pair, pair[::-1]):
-            for size in options.sizes_bytes:
-                if rank == source:
-                    cells.append(initiate(channel, control, source, target, size, budget_s, options.rule))
-                else:
-                    respond(channel, control, source, size)
+        directions = (pair, pair[::-1])
+        plan = [(*ends, size, SINGLE) for ends in directions for size in options.sizes_bytes]
+        plan += [
+            (*ends, size, pattern)
+            for ends in directions
+            for size in options.stream_sizes_bytes
+            for pattern in patterns(*ends, size)
+        ]
+        for source, target, size, pattern in plan:
+            if rank == source:
+                budget_s = share_s / len(plan)
+                cells.append(initiate(channel, control, source, target, size, budget_s, options.rule, pattern))
+            else:
+                respond(channel, control, source, size, pattern)
+    return cells
+
+
+def _play_together(
+    channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float
+) -> list[Cell]:
+    """This rank's part of a crossing: its pair sends its largest windows until the time is over, as all others do."""
+    size = max(options.stream_sizes_bytes)
+    pattern = Pattern(TOGETHER, window_of(size))
+    until_time_is_over = msgspec.structs.replace(options.rule, width=0.0, most=1_000_000)
+    cells = []
+    for source, target in pairs:
+        if rank == source:
+            budget_s = max(share_s, TOGETHER_S)
+            cells.append(initiate(channel, control, source, target, size, budget_s, until_time_is_over, pattern))
+        elif rank == target:
+            respond(channel, control, source, size, pattern)
     return cells
 
 
@@ -210,7 +257,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def summary(table: LinkTable) -> list[str]:
     """What to tell a reader in a few lines: each site pair over each transport, and the findings."""
     links = [link for transport in table.transports() for link in site_links(table, transport)]
-    return [_line(link) for link in links] + [f"distrust: {found.name}: {found.detail}" for found in table.findings]
+    return [
+        *map(_line, links),
+        *map(_sharing, table.contention),
+        *(f"distrust: {found.name}: {found.detail}" for found in table.findings),
+    ]
+
+
+def _sharing(seen: Contention) -> str:
+    cores = "" if seen.enough_cores else ", on fewer cores than ranks"
+    return (
+        f"site {seen.source_site} -> {seen.target_site} over {seen.transport}: {len(seen.pairs)} pairs sending at once "
+        f"get {seen.kept_share:.0%} of what they get alone{cores}"
+    )
 
 
 def _line(link: SiteLink) -> str:
@@ -223,14 +282,6 @@ def _line(link: SiteLink) -> str:
     )
 
 
-def _cores(places: Sequence[Place]) -> Mapping[str, int]:
-    """How many cores the ranks of each machine may use together."""
-    usable: dict[str, set[int]] = {}
-    for place in places:
-        usable.setdefault(place.machine, set()).update(place.cores)
-    return {machine: len(cores) for machine, cores in usable.items()}
-
-
 def _numbers(smallest: int) -> Callable[[str], tuple[int, ...]]:
     def read(text: str) -> tuple[int, ...]:
         parts = text.split(",")
@@ -240,6 +291,10 @@ def _numbers(smallest: int) -> Callable[[str], tuple[int, ...]]:
         return numbers
 
     return read
+
+
+def _sizes_or_none(text: str) -> tuple[int, ...]:
+    return () if text == "none" else tuple(sorted(set(_numbers(1)(text))))
 
 
 def _transports(text: str) -> tuple[str, ...]:

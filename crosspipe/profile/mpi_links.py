@@ -1,4 +1,4 @@
-"""Ping-pong over MPI: host memory, persistent receives, buffers and never pickles.
+"""Ping-pong and windows over MPI: host memory, persistent receives, buffers and never pickles.
 
 Imported only inside an MPI job. `wait_idle` lives here too: an MPI that waits spins, and would take the core from the
 pair that measures.
@@ -11,11 +11,11 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-PAYLOAD, COUNT = 1, 2  # tags
+PAYLOAD, COUNT, GO, LAST = 1, 2, 3, 4  # tags
 
 
 class MpiChannel:
-    """`crosspipe.profile.pingpong.Channel` over an MPI communicator, messages up to `largest_bytes`."""
+    """`crosspipe.profile.pingpong.Channel` over an MPI communicator, messages or windows up to `largest_bytes`."""
 
     name = "mpi"
 
@@ -23,6 +23,7 @@ class MpiChannel:
         self._comm = comm
         self._out = np.ones(largest_bytes, dtype=np.uint8)  # ones, not zeros: touched, so no page fault is timed
         self._in = np.ones(largest_bytes, dtype=np.uint8)
+        self._byte = np.ones(1, dtype=np.uint8)
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
         out = self._out[:size_bytes]
@@ -49,6 +50,51 @@ class MpiChannel:
                 receive.Start()
             send(out, peer, PAYLOAD)
         receive.Free()
+
+    def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
+        sends = self._sends(peer, size_bytes, window)
+        receives = [self._comm.Recv_init(self._byte, peer, LAST)]
+        if both:
+            sends.insert(0, self._comm.Send_init(self._byte, peer, GO))
+            receives += self._receives(peer, size_bytes, window)
+        clock, start_all, wait_all = time.monotonic_ns, MPI.Prequest.Startall, MPI.Request.Waitall
+        trips = []
+        for _ in range(count):
+            start_all(receives)
+            start = clock()
+            start_all(sends)
+            wait_all(sends + receives)
+            trips.append(clock() - start)
+        _free(sends + receives)
+        return trips
+
+    def drain(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> None:
+        sends = self._sends(peer, size_bytes, window) if both else []
+        receives = self._receives(peer, size_bytes, window)
+        go = [self._comm.Recv_init(np.ones(1, dtype=np.uint8), peer, GO)] if both else []
+        start_all, wait_all = MPI.Prequest.Startall, MPI.Request.Waitall
+        start_all(receives + go)
+        for left in range(count, 0, -1):
+            wait_all(go)
+            start_all(sends)
+            wait_all(receives)
+            if left > 1:
+                start_all(receives + go)
+            self._comm.Send(self._byte, peer, LAST)
+            wait_all(sends)
+        _free(sends + receives + go)
+
+    def _sends(self, peer: int, size_bytes: int, window: int) -> list[MPI.Prequest]:
+        return [self._comm.Send_init(self._out[:size_bytes], peer, PAYLOAD) for _ in range(window)]
+
+    def _receives(self, peer: int, size_bytes: int, window: int) -> list[MPI.Prequest]:
+        slots = (self._in[i * size_bytes : (i + 1) * size_bytes] for i in range(window))
+        return [self._comm.Recv_init(slot, peer, PAYLOAD) for slot in slots]
+
+
+def _free(requests: list[MPI.Prequest]) -> None:
+    for request in requests:
+        request.Free()
 
 
 class MpiControl:

@@ -1,4 +1,4 @@
-"""One ping-pong between two ranks: how often to repeat, and the exchange itself, whatever carries the bytes.
+"""One exchange between two ranks, repeated until its median is known: ping-pong, or a window of messages in flight.
 
 A channel (MPI, gloo) sends and times; the initiator decides by `next_batch` when the median is known well enough
 (Hoefler and Belli, SC'15, rules 5 and 6: state the interval, stop by it). The responder is told the size of each batch.
@@ -7,7 +7,7 @@ A channel (MPI, gloo) sends and times; the initiator decides by `next_batch` whe
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -29,6 +29,24 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int = 2
 
 
+PING_PONG, ONE_WAY, BOTH_WAYS, TOGETHER = PATTERNS = ("ping_pong", "one_way", "both_ways", "together")
+
+
+class Pattern(NamedTuple):
+    """What is exchanged, `name` one of `PATTERNS`.
+
+    `ping_pong`: a message there and back. `one_way`: `window` messages there, a byte back when the last is in.
+    `both_ways`: a byte there, then `window` messages there while as many come back, and a byte back. `together`: as
+    `one_way`, while other pairs of the same two sites do the same.
+    """
+
+    name: str
+    window: int
+
+
+SINGLE = Pattern(PING_PONG, 1)
+
+
 class Channel(Protocol):
     """What carries the bytes. Receives are posted before the message that they meet is sent."""
 
@@ -40,6 +58,12 @@ class Channel(Protocol):
     def pong(self, peer: int, size_bytes: int, count: int) -> None:
         """Sends back what `ping` sends."""
 
+    def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
+        """`count` windows as `one_way` (or `both_ways`) has them; from the first send to the byte back, each in ns."""
+
+    def drain(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> None:
+        """Answers `stream`."""
+
 
 class Control(Protocol):
     """Tells the responder how many round trips follow; 0 ends the size."""
@@ -50,8 +74,12 @@ class Control(Protocol):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The round trips of one ordered pair at one size, in ns, in the order made; `warmup[i]`: not to be counted."""
+    """The round trips of one ordered pair at one size, in ns, in the order made; `warmup[i]`: not to be counted.
 
+    A round trip is one repetition of `pattern`, from the initiator's first send to the last byte that comes back.
+    """
+
+    pattern: Pattern = SINGLE
     transport: str
     source: int
     target: int
@@ -81,20 +109,32 @@ def next_batch(counted_ns: NDArray[np.int64], spent_s: float, budget_s: float, r
 
 
 def initiate(
-    channel: Channel, control: Control, source: int, target: int, size_bytes: int, budget_s: float, rule: Rule
+    channel: Channel,
+    control: Control,
+    source: int,
+    target: int,
+    size_bytes: int,
+    budget_s: float,
+    rule: Rule,
+    pattern: Pattern = SINGLE,
 ) -> Cell:
     """Measures one size from this rank (`source`) to `target`, which runs `respond` meanwhile."""
+    name, window = pattern
     trips: list[int] = []
     warmup: list[bool] = []
     counted = np.empty(0, dtype=np.int64)
     start = time.monotonic()
     while count := next_batch(counted, time.monotonic() - start, budget_s, rule):
         control.tell(target, rule.warmup + count)
-        trips += channel.ping(target, size_bytes, rule.warmup + count)
+        if name == PING_PONG:
+            trips += channel.ping(target, size_bytes, rule.warmup + count)
+        else:
+            trips += channel.stream(target, size_bytes, window, rule.warmup + count, both=name == BOTH_WAYS)
         warmup += [True] * rule.warmup + [False] * count
         counted = np.array(trips, dtype=np.int64)[~np.array(warmup)]
     control.tell(target, 0)
     return Cell(
+        pattern=pattern,
         transport=channel.name,
         source=source,
         target=target,
@@ -104,7 +144,11 @@ def initiate(
     )
 
 
-def respond(channel: Channel, control: Control, peer: int, size_bytes: int) -> None:
+def respond(channel: Channel, control: Control, peer: int, size_bytes: int, pattern: Pattern = SINGLE) -> None:
     """Answers `initiate` on `peer` until it says that this size is done."""
+    name, window = pattern
     while count := control.hear(peer):
-        channel.pong(peer, size_bytes, count)
+        if name == PING_PONG:
+            channel.pong(peer, size_bytes, count)
+        else:
+            channel.drain(peer, size_bytes, window, count, both=name == BOTH_WAYS)

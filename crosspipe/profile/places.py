@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,6 +62,14 @@ def medium(transport: str, one: Place, other: Place, environ: Mapping[str, str])
     if transport == "mpi" and not denied:
         return "shared memory"
     return "loopback" if one.network == other.network else "network"
+
+
+def cores(places: Sequence[Place]) -> dict[str, int]:
+    """How many cores the ranks of each machine may use together."""
+    usable: dict[str, set[int]] = {}
+    for place in places:
+        usable.setdefault(place.machine, set()).update(place.cores)
+    return {machine: len(numbers) for machine, numbers in usable.items()}
 
 
 def check_world(world: int, *, sites: int | None, ranks: int | None, environ: Mapping[str, str], library: str) -> None:

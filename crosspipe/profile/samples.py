@@ -9,22 +9,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crosspipe.profile.pingpong import Cell
+from crosspipe.profile.pingpong import PATTERNS, PING_PONG, Cell
 from crosspipe.store.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
 
-FIELDS = ("transport", "source", "target", "size_bytes", "index", "warmup", "round_trip_ns")
+FIELDS = ("pattern", "window", "transport", "source", "target", "size_bytes", "index", "warmup", "round_trip_ns")
+Windows = dict[tuple[str, str, int, int, int, int], NDArray[np.float64]]
+"""By (pattern, transport, source, target, size_bytes, window): what each counted window took, in ns."""
 
 
 def pack(cells: Iterable[Cell], transports: Sequence[str]) -> NDArray[np.int64]:
-    """The cells as one matrix of integers, a row a round trip, columns as `FIELDS` (transport: its index)."""
+    """The cells as one matrix of integers, a row a round trip, columns as `FIELDS`; names as numbers."""
     parts = [
         np.column_stack(
             [
                 np.tile(
-                    [transports.index(cell.transport), cell.source, cell.target, cell.size_bytes],
+                    [
+                        PATTERNS.index(cell.pattern.name),
+                        cell.pattern.window,
+                        transports.index(cell.transport),
+                        cell.source,
+                        cell.target,
+                        cell.size_bytes,
+                    ],
                     (len(cell.round_trip_ns), 1),
                 ),
                 np.arange(len(cell.round_trip_ns)),
@@ -41,15 +50,18 @@ def frame(packed: NDArray[np.int64], transports: Sequence[str]) -> pl.DataFrame:
     """Packed cells as a table with `FIELDS` as columns, in the order measured."""
     import polars as pl
 
+    pattern, window, transport, source, target, size, index, warmup, round_trip = packed.T
     return pl.DataFrame(
         {
-            "transport": pl.Series([transports[number] for number in packed[:, 0]], dtype=pl.Categorical),
-            "source": packed[:, 1].astype(np.int32),
-            "target": packed[:, 2].astype(np.int32),
-            "size_bytes": packed[:, 3],
-            "index": packed[:, 4].astype(np.int32),
-            "warmup": packed[:, 5].astype(bool),
-            "round_trip_ns": packed[:, 6],
+            "pattern": pl.Series([PATTERNS[number] for number in pattern], dtype=pl.Categorical),
+            "window": window.astype(np.int32),
+            "transport": pl.Series([transports[number] for number in transport], dtype=pl.Categorical),
+            "source": source.astype(np.int32),
+            "target": target.astype(np.int32),
+            "size_bytes": size,
+            "index": index.astype(np.int32),
+            "warmup": warmup.astype(bool),
+            "round_trip_ns": round_trip,
         }
     )
 
@@ -61,9 +73,20 @@ def write_samples(path: Path, table: pl.DataFrame) -> None:
 
 
 def one_way(table: pl.DataFrame) -> dict[tuple[str, int, int, int], NDArray[np.float64]]:
-    """Half of every counted round trip in ns, by (transport, source, target, size_bytes), in the order measured."""
+    """Half of every counted ping-pong in ns, by (transport, source, target, size_bytes), in the order measured."""
     import polars as pl
 
     keys = ["transport", "source", "target", "size_bytes"]
-    counted = table.filter(~pl.col("warmup")).group_by(keys, maintain_order=True).agg(pl.col("round_trip_ns") / 2)
-    return {tuple(row[:4]): np.array(row[4], dtype=float) for row in counted.rows()}
+    halves = table.filter((pl.col("pattern") == PING_PONG) & ~pl.col("warmup"))
+    grouped = halves.group_by(keys, maintain_order=True).agg(pl.col("round_trip_ns") / 2)
+    return {tuple(row[:4]): np.array(row[4], dtype=float) for row in grouped.rows()}
+
+
+def windows(table: pl.DataFrame) -> Windows:
+    """Every counted window in ns, in the order measured."""
+    import polars as pl
+
+    keys = ["pattern", "transport", "source", "target", "size_bytes", "window"]
+    counted = table.filter((pl.col("pattern") != PING_PONG) & ~pl.col("warmup"))
+    grouped = counted.group_by(keys, maintain_order=True).agg(pl.col("round_trip_ns"))
+    return {tuple(row[:6]): np.array(row[6], dtype=float) for row in grouped.rows()}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crosspipe.problem import Link
-from crosspipe.profile.fit import fit_line, fit_link, pieces, residuals, value_at
+from crosspipe.profile.fit import fit_line, fit_link, pieces, residuals
 
 SIZES = [4**power for power in range(12)]
 
@@ -94,6 +94,20 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
     assert (second.alpha_ns, second.beta_ns_per_byte) == (pytest.approx(40_000), pytest.approx(0.1))
 
 
+def test_the_table_holds_a_line_per_protocol_and_the_misfit_of_the_one_line() -> None:
+    def truth(size: int) -> float:
+        return 1_000 + 1.0 * size if size < 2**16 else 40_000 + 0.1 * size
+
+    link = fit_link(0, 1, "mpi", {size: np.full(10, truth(size)) for size in SIZES})
+    assert [(p.smallest_bytes, p.largest_bytes, p.latency_ns, p.bandwidth_bytes_per_s) for p in link.pieces] == [
+        (1, 4**7, 1_000, 10**9),
+        (4**8, 4**11, 40_000, 10**10),
+    ]
+    line = [link.latency_ns + size * 1e9 / (link.bandwidth_bytes_per_s or 1) for size in SIZES]
+    assert link.residuals == pytest.approx([t / truth(s) - 1 for s, t in zip(SIZES, line, strict=True)], abs=1e-3)
+    assert fit_link(0, 1, "mpi", {size: np.full(10, 5e3 + size) for size in SIZES}).pieces == ()
+
+
 def test_one_protocol_stays_one_piece_even_with_noise() -> None:
     rng = np.random.default_rng(5)
     assert len(pieces(SIZES, [(9_000 + 0.2 * size) * rng.lognormal(0, 0.05) for size in SIZES])) == 1
@@ -109,10 +123,10 @@ def test_the_value_at_a_message_size() -> None:
         sizes_bytes=(100, 300),
         medians_ns=(1_200, 1_800),
     )
-    assert value_at(link, 200) == (1_500, True)
-    assert value_at(link, 300) == (1_800, True)
-    assert value_at(link, 1_300) == (2_800, False)  # 1000 bytes beyond the last, at 1 ns a byte
-    assert value_at(link, 40) == (1_140, False)
+    assert link.value_at(200) == (1_500, True)
+    assert link.value_at(300) == (1_800, True)
+    assert link.value_at(1_300) == (2_800, False)  # 1000 bytes beyond the last, at 1 ns a byte
+    assert link.value_at(40) == (1_140, False)
 
 
 @pytest.mark.parametrize(("sizes", "medians"), [([], []), ([1, 1], [5, 5]), ([1, 2], [5, 0]), ([0, 2], [5, 6])])

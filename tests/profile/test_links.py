@@ -42,6 +42,7 @@ def test_two_ranks_over_mpi(tmp_path: Path) -> None:
 def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> None:
     sizes = (1, 4096, 65536)
     arguments = ["--out", str(tmp_path), "--sizes", "65536,1,4096", "--time-budget", "1", "--sites", "0,0,1,1"]
+    arguments += ["--streams", "65536"]
     done = launched(4, *arguments, "--strict")
     assert done.returncode == 1, done.stderr  # four ranks of two sites on one machine are a finding
     table = load(tmp_path / "links.json", LinkTable)
@@ -51,13 +52,25 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
     ]
     assert table.between(0, 3).transport == "gloo"
     assert {"shared_memory", "loopback"} <= {found.name for found in table.findings}
-    raw = pl.read_parquet(tmp_path / "samples.parquet")
+    everything = pl.read_parquet(tmp_path / "samples.parquet")
+    streams = everything.filter(pl.col("pattern") != "ping_pong").group_by("pattern", "window", "size_bytes").len()
+    assert sorted(streams.rows()[i][:3] for i in range(3)) == [
+        ("both_ways", 64, 65536),
+        ("one_way", 64, 65536),
+        ("together", 64, 65536),
+    ]
+    assert [(x.source_site, x.target_site, x.pairs) for x in table.contention] == [
+        (0, 1, ((0, 2), (1, 3))),
+        (1, 0, ((2, 0), (3, 1))),
+    ]
+    raw = everything.filter(pl.col("pattern") == "ping_pong")
     keys = ["transport", "source", "target", "size_bytes"]
     assert raw.select(keys).unique().height == 2 * 12 * 3
     counted = raw.filter(~pl.col("warmup")).group_by(keys).agg(pl.len(), pl.col("round_trip_ns").median() / 2)
     assert counted["len"].min() >= 10
     for transport, source, target, size, _, median in counted.rows():
         link = table.between(source, target, transport)
+        assert [s.pattern for s in link.streams] == (["one_way", "both_ways"] if source < target else ["one_way"])
         assert link.medians_ns[sizes.index(size)] == pytest.approx(median, abs=1)
     *turns, last = done.stderr.splitlines()
     assert last == "fitting"
@@ -116,6 +129,9 @@ def test_options_of_a_command_line() -> None:
     options = parse(["--out", "d", "--sizes", "8,1", "--largest", "600", "--transports", "gloo", "--sites", "0,1"])
     assert options.sizes_bytes == (1, 8, 32, 128, 512)
     assert (options.transports, options.sites, options.strict) == (("gloo",), (0, 1), False)
+    assert options.stream_sizes_bytes == (512,)
+    assert parse(["--out", "d", "--streams", "none"]).stream_sizes_bytes == ()
+    assert parse(["--out", "d", "--streams", "2048,64"]).stream_sizes_bytes == (64, 2048)
     assert parse(["--out", "d", "--largest", str(64 << 20)]).sizes_bytes[-1] == 64 << 20
 
 

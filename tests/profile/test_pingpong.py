@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from crosspipe.profile.pingpong import Rule, initiate, next_batch, respond
+from crosspipe.profile.pingpong import BOTH_WAYS, Pattern, Rule, initiate, next_batch, respond
 
 RULE = Rule(width=0.1, fewest=10, most=100, warmup=2)
 
@@ -41,7 +41,7 @@ class Wire:
     name = "wire"
 
     def __init__(self, trips: list[int]) -> None:
-        self.trips, self.there, self.told = iter(trips), queue.Queue[int](), queue.Queue[int]()
+        self.trips, self.there, self.told = iter(trips), queue.Queue(), queue.Queue()
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
         self.there.put(count)
@@ -49,6 +49,13 @@ class Wire:
 
     def pong(self, peer: int, size_bytes: int, count: int) -> None:
         assert self.there.get(timeout=5) == count
+
+    def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
+        self.there.put((window, count, both))
+        return [next(self.trips) for _ in range(count)]
+
+    def drain(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> None:
+        assert self.there.get(timeout=5) == (window, count, both)
 
     def tell(self, peer: int, count: int) -> None:
         self.told.put(count)
@@ -69,3 +76,14 @@ def test_warm_ups_are_kept_but_not_counted() -> None:
     assert cell.warmup.tolist() == [True] * 2 + [False] * 10 + [True] * 2 + [False] * 10
     assert cell.one_way_ns.tolist() == [500, 1000] * 5 + [750] * 10
     assert (cell.transport, cell.source, cell.target, cell.size_bytes) == ("wire", 0, 1, 64)
+
+
+def test_windows_are_repeated_by_the_same_rule() -> None:
+    wire, pattern = Wire([9000, 8000] + [5000] * 10), Pattern(BOTH_WAYS, 16)
+    answering = threading.Thread(target=respond, args=(wire, wire, 0, 64, pattern))
+    answering.start()
+    cell = initiate(wire, wire, 0, 1, 64, 60.0, Rule(width=0.05, warmup=2), pattern)
+    answering.join(5)
+    assert not answering.is_alive()
+    assert cell.pattern == pattern
+    assert cell.round_trip_ns[~cell.warmup].tolist() == [5000] * 10

@@ -1,7 +1,10 @@
 """Site pairs from rank pairs, worked by hand."""
 
-from crosspipe.problem import Link, LinkTable
-from crosspipe.profile.sites import site_links
+import msgspec
+
+from crosspipe.problem import Spread
+from crosspipe.problem.links import Link, LinkTable, Stream
+from crosspipe.problem.sites import site_links
 
 
 def table(latencies: dict[tuple[int, int], int], bandwidths: dict[tuple[int, int], int | None]) -> LinkTable:
@@ -34,6 +37,24 @@ def test_one_direction_alone_says_nothing_of_symmetry() -> None:
     (only,) = site_links(table({(0, 2): 100}, {(0, 2): None}))
     assert only.symmetric is None
     assert (only.bandwidth_bytes_per_s, only.bandwidth_range_bytes_per_s) == (None, None)
+
+
+def test_windows_tell_a_direction_that_is_slower_than_the_other() -> None:
+    measured = table({(0, 2): 100, (1, 3): 100, (2, 0): 100, (3, 1): 100}, {})
+
+    def one_way(link: Link) -> Link:
+        rate = 10**9 if link.source < 2 else 2 * 10**8
+        streams = (
+            Stream(pattern=pattern, size_bytes=size, window=4, bytes_per_s=Spread(median=m, low=m, high=m, samples=9))
+            for pattern, size, m in (("one_way", 2**10, 5.0), ("one_way", 2**20, rate), ("both_ways", 2**22, 7.0))
+        )
+        return msgspec.structs.replace(link, streams=tuple(streams))
+
+    forth, home = site_links(measured)
+    assert (forth.symmetric, home.symmetric, forth.streamed_bytes_per_s) == (True, True, None)
+    forth, home = site_links(msgspec.structs.replace(measured, links=tuple(map(one_way, measured.links))))
+    assert (forth.streamed_bytes_per_s, home.streamed_bytes_per_s) == (10**9, 2 * 10**8)
+    assert (forth.symmetric, home.symmetric) == (False, False)
 
 
 def test_a_transport_that_was_not_measured_has_no_links() -> None:

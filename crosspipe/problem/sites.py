@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from crosspipe.problem import Link, LinkTable
+from crosspipe.problem.links import Link, LinkTable
 
 ALIKE = 0.1  # two directions are symmetric where alpha and bandwidth differ by no more than this share
 
@@ -16,8 +16,9 @@ class SiteLink(msgspec.Struct, frozen=True, kw_only=True):
     """One directed pair of sites (or the inside of one) over one transport: medians over its pairs of ranks.
 
     `latency_range_ns` and `bandwidth_range_bytes_per_s` are the smallest and largest of the pairs. A bandwidth of None
-    is no byte cost. `symmetric` compares with the reverse direction; None where that was not measured. Ping-pong times
-    both directions together, so asymmetry is seen in given tables and one-way measurements only.
+    is no byte cost. `streamed_bytes_per_s` is the median of the largest one-way windows (None: not measured).
+    `symmetric` compares with the reverse direction; None where that was not measured. Ping-pong times both directions
+    together, so asymmetry is seen in the windows, which go one way, and in given tables.
     """
 
     source_site: int
@@ -28,6 +29,7 @@ class SiteLink(msgspec.Struct, frozen=True, kw_only=True):
     latency_range_ns: tuple[int, int]
     bandwidth_bytes_per_s: int | None
     bandwidth_range_bytes_per_s: tuple[int, int] | None
+    streamed_bytes_per_s: int | None
     symmetric: bool | None
 
 
@@ -45,6 +47,8 @@ def site_links(table: LinkTable, transport: str | None = None) -> tuple[SiteLink
         latencies = [link.latency_ns for link in links]
         bandwidths = [b for link in links if (b := link.bandwidth_bytes_per_s) is not None]
         here, back = one_way[source, target], one_way.get((target, source))
+        streamed, streamed_back = (_streamed(groups.get(pair, [])) for pair in ((source, target), (target, source)))
+        alike = back is not None and all(map(_alike, (*here, streamed), (*back, streamed_back)))
         found.append(
             SiteLink(
                 source_site=source,
@@ -55,7 +59,8 @@ def site_links(table: LinkTable, transport: str | None = None) -> tuple[SiteLink
                 latency_range_ns=(min(latencies), max(latencies)),
                 bandwidth_bytes_per_s=here[1],
                 bandwidth_range_bytes_per_s=(min(bandwidths), max(bandwidths)) if bandwidths else None,
-                symmetric=None if back is None else _alike(here[0], back[0]) and _alike(here[1] or 0, back[1] or 0),
+                streamed_bytes_per_s=streamed,
+                symmetric=None if back is None else alike,
             )
         )
     return tuple(found)
@@ -68,5 +73,12 @@ def _medians(links: list[Link]) -> tuple[int, int | None]:
     return round(median(link.latency_ns for link in links)), bandwidth
 
 
-def _alike(one: int, other: int) -> bool:
-    return abs(one - other) <= ALIKE * max(one, other)
+def _streamed(links: list[Link]) -> int | None:
+    """Median over the pairs of what their largest one-way window carried, in bytes/s."""
+    streams = ([stream for stream in link.streams if stream.pattern == "one_way"] for link in links)
+    rates = [max(found, key=lambda stream: stream.size_bytes).bytes_per_s.median for found in streams if found]
+    return round(median(rates)) if rates else None
+
+
+def _alike(one: int | None, other: int | None) -> bool:
+    return abs((one or 0) - (other or 0)) <= ALIKE * max(one or 0, other or 0)

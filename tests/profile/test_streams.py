@@ -1,0 +1,79 @@
+"""Windows of messages in flight: rates worked by hand, on links whose alpha, beta and sharing are known."""
+
+import numpy as np
+import pytest
+
+from crosspipe.problem import Link
+from crosspipe.profile.streams import contention, crossings, patterns, rate, stream_sizes, window_of, with_streams
+
+MIB = 2**20
+ALPHA_NS, BETA = 20_000_000, 10.0  # 20 ms a way, 100 MB/s
+SITES = (0, 0, 1, 1)
+
+
+def link(source: int, target: int) -> Link:
+    return Link(
+        source=source,
+        target=target,
+        transport="gloo",
+        latency_ns=ALPHA_NS,
+        bandwidth_bytes_per_s=10**8,
+        sizes_bytes=(1, MIB),
+        medians_ns=(ALPHA_NS, ALPHA_NS + round(BETA * MIB)),
+    )
+
+
+def took(window: int, size: int, *, slower: float = 1.0) -> np.ndarray:
+    return np.full(12, 2 * ALPHA_NS + slower * BETA * window * size)
+
+
+def test_the_empty_round_trip_is_not_part_of_the_rate() -> None:
+    found = rate(took(8, MIB), 8 * MIB, 2 * ALPHA_NS)  # 40 ms empty, 84 ms of bytes
+    assert found is not None
+    assert found.median == pytest.approx(1e8)
+    assert (found.low, found.high, found.samples) == (pytest.approx(1e8), pytest.approx(1e8), 12)
+
+
+def test_the_interval_of_the_rate_turns_that_of_the_time_around() -> None:
+    times = np.array([200.0] * 5 + [300.0] * 2 + [400.0] * 5)  # 95 %: 200 to 400
+    found = rate(times, 1000, 100.0)
+    assert found is not None
+    assert (found.low, found.median, found.high) == (1000 / 300e-9, 1000 / 200e-9, 1000 / 100e-9)
+
+
+def test_a_window_that_the_round_trip_outlasts_says_nothing() -> None:
+    assert rate(took(2, 64), 128, 2 * ALPHA_NS) is None
+
+
+def test_windows_hold_four_mib_or_two_messages_or_sixty_four() -> None:
+    assert [window_of(size) for size in (1, 65536, 262144, 4 * MIB, 64 * MIB)] == [64, 64, 16, 2, 2]
+    assert stream_sizes((1, 4096, 16384, MIB)) == (16384, MIB)
+    assert stream_sizes((1, 8)) == (8,)
+
+
+def test_both_ways_is_measured_once_a_pair() -> None:
+    assert [p.name for p in patterns(0, 1, MIB)] == ["one_way", "both_ways"]
+    assert [p.name for p in patterns(1, 0, MIB)] == ["one_way"]
+
+
+def test_as_many_pairs_as_the_smaller_site_has_cross_at_once() -> None:
+    assert crossings((0, 0, 1, 1)) == (((0, 2), (1, 3)), ((2, 0), (3, 1)))
+    assert crossings((0, 0, 0, 1, 1, 2)) == (((0, 3), (1, 4)), ((3, 0), (4, 1)))
+    assert crossings((0, 1)) == crossings((0, 0)) == ()
+
+
+@pytest.mark.parametrize(("slower", "kept"), [(1.0, 1.0), (2.0, 0.5)])
+def test_pairs_that_share_a_wire_keep_half(slower: float, kept: float) -> None:
+    links = [link(a, b) for a, b in ((0, 2), (1, 3))]
+    windows = {("one_way", "gloo", a, b, MIB, 8): took(8, MIB) for a, b in ((0, 2), (1, 3))}
+    windows |= {("together", "gloo", a, b, MIB, 8): took(8, MIB, slower=slower) for a, b in ((0, 2), (1, 3))}
+    streaming = with_streams(links, windows)
+    assert [[s.pattern for s in x.streams] for x in streaming] == [["one_way"], ["one_way"]]
+    (seen,) = contention(streaming, windows, SITES, {((0, 2), (1, 3)): False})
+    assert (seen.source_site, seen.target_site, seen.pairs, seen.enough_cores) == (0, 1, ((0, 2), (1, 3)), False)
+    assert seen.kept_share == pytest.approx(kept)
+
+
+def test_pairs_of_which_one_was_not_measured_are_not_compared() -> None:
+    windows = {("one_way", "gloo", 0, 2, MIB, 8): took(8, MIB), ("together", "gloo", 0, 2, MIB, 8): took(8, MIB)}
+    assert contention(with_streams([link(0, 2)], windows), windows, SITES, {}) == ()
