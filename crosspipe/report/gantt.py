@@ -1,7 +1,8 @@
-"""The Gantt pictures of the page: each schedule as predicted, and below it on the same scale as it ran.
+"""The interactive Gantt pictures of the page: each schedule as predicted, and on the same scale as it ran.
 
-Shown is the measured iteration whose makespan is the median one, not the best. Pictures are the heaviest part of a
-page, so all of them together keep within a budget; what is left out says so and names the command that draws it.
+This module only packs timelines into small JSON beside the place of each picture; `gantt.js`, which the page carries,
+draws them. Shown is the measured iteration whose makespan is the median one, not the best. Timelines are the heaviest
+part of a page, so all of them together keep within a budget; what is left out names the command that draws it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from crosspipe.errors import CrosspipeError
 from crosspipe.report import prose
 from crosspipe.report.artifacts import PointArtifacts
 from crosspipe.report.markup import Content, Markup, tag
-from crosspipe.report.svg import embedded
 from crosspipe.report.wording import number
 from crosspipe.schedule import Timeline, simulate
-from crosspipe.schedule.drawing import gantt_svg
+from crosspipe.schedule.drawing import layout
 
-PICTURE_BUDGET_BYTES = 6 * 2**20
+DATA_BUDGET_BYTES = 12 * 2**20
+KINDS = "FDWB"  # as in gantt.js
+STEPS = 10**6  # a timeline's times are rounded to at most one part of so many
+MEMORY_STEPS = 1000  # and its memory to so many parts of the largest
 
 
 def gantt_section(artifacts: Mapping[str, PointArtifacts], rows: Sequence[dict[str, Any]]) -> Content:
@@ -32,16 +37,16 @@ def gantt_section(artifacts: Mapping[str, PointArtifacts], rows: Sequence[dict[s
             groups.setdefault(", ".join(filter(None, (row["setting"], f"delay {row['delay']}"))), []).append(row)
     if not groups:
         return tag("p", "No schedule has been solved yet, so there is nothing to draw.", class_="missing")
-    parts: list[Content] = [tag("p", prose.GANTT)]
-    index = used = 0
-    for name, own in groups.items():
+    parts: list[Content] = [tag("p", prose.GANTT), tag("noscript", tag("p", prose.NO_SCRIPT, class_="missing"))]
+    used = 0
+    for index, (name, own) in enumerate(groups.items(), start=1):
         pictures = []
         for row in own:
-            picture, size = _picture(artifacts[row["point"]], row, index, PICTURE_BUDGET_BYTES - used)
+            picture, size = _picture(artifacts[row["point"]], row, DATA_BUDGET_BYTES - used)
             pictures.append(picture)
-            index, used = index + 1, used + size
+            used += size
         heading = tag("summary", f"{name}: ", ", ".join(row["schedule"] for row in own))
-        parts.append(tag("details", heading, *pictures, open=len(parts) == len(groups)))
+        parts.append(tag("details", heading, *pictures, open=index == len(groups)))
     return parts
 
 
@@ -51,11 +56,64 @@ def median_timeline(timelines: Sequence[Timeline]) -> Timeline | None:
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
-def _picture(artifacts: PointArtifacts, row: dict[str, Any], index: int, budget_bytes: int) -> tuple[Markup, int]:
-    """The picture of one point and its size in bytes; a sentence in its place where there is none."""
+def packed(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
+    """Timelines of one problem, by name, as `gantt.js` reads them: flat lists of small whole numbers.
 
-    def element(*content: Content) -> Markup:
-        return tag("div", tag("h3", f"{row['schedule']}, delay {row['delay']}"), *content, class_="gantt")
+    Times are ticks of `unit_ns` since the first event, a row is [kind, chunk, microbatch, piece (-1: whole), wait since
+    the block before, duration] per block, memory [time since the step before, units held] per step, and a message
+    [source, target, ready, arrival] for each that crosses sites.
+    """
+    first = next(iter(timelines.values()))
+    longest = max(t.makespan_ns for t in timelines.values())
+    unit = max(1, 10 ** (len(str(longest)) - len(str(STEPS)) + 1))
+    peak = max([1, *(held for t in timelines.values() for held in t.peak_memory_bytes())])
+    memory_unit = -(-peak // MEMORY_STEPS)
+    colours = [layout.shade(kind, chunk, first.chunks) for kind in KINDS for chunk in range(first.chunks)]
+    return {
+        "unit_ns": unit,
+        "memory_unit_bytes": memory_unit,
+        "memory_peak": round(peak / memory_unit) if any(t.memory for t in timelines.values()) else 0,
+        "sites": first.sites,
+        "chunks": first.chunks,
+        "colours": [[colour, layout.ink_on(colour)] for colour in colours],
+        "timelines": [
+            {"name": name, "origin": t.origin, "makespan": round(t.makespan_ns / unit), **_events(t, unit, memory_unit)}
+            for name, t in timelines.items()
+        ],
+    }
+
+
+def _events(timeline: Timeline, unit: int, memory_unit: int) -> dict[str, Any]:
+    zero = timeline.start_ns
+    rows, memory = [], []
+    for blocks in timeline.blocks:
+        row, now = [], 0
+        for (kind, chunk, microbatch, piece, pieces), start_ns, end_ns in blocks:
+            start, end = round((start_ns - zero) / unit), round((end_ns - zero) / unit)
+            row += [KINDS.index(kind), chunk, microbatch, piece if pieces > 1 else -1, start - now, end - start]
+            now = end
+        rows.append(row)
+    for steps in timeline.memory:
+        row, now = [], 0
+        for time_ns, held in steps:
+            time = round((time_ns - zero) / unit)
+            row += [time - now, round(held / memory_unit)]
+            now = time
+        memory.append(row)
+    messages = [
+        value
+        for x in layout.lines(timeline)
+        for value in (x.source, x.target, round(x.start_ns / unit), round(x.end_ns / unit))
+    ]
+    return {"rows": rows, "memory": memory, "messages": messages}
+
+
+def _picture(artifacts: PointArtifacts, row: dict[str, Any], budget_bytes: int) -> tuple[Markup, int]:
+    """The picture of one point and the size of its data in bytes; a sentence in its place where there is none."""
+
+    def element(*content: Content, label: str | None = None) -> Markup:
+        heading = tag("h3", f"{row['schedule']}, delay {row['delay']}")
+        return tag("div", heading, *content, class_="gantt", data_label=label)
 
     def instead(text: str) -> tuple[Markup, int]:
         return element(tag("p", text, class_="missing")), 0
@@ -71,6 +129,8 @@ def _picture(artifacts: PointArtifacts, row: dict[str, Any], index: int, budget_
         return instead(f"cannot be drawn: {error}")
     timelines = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     makespans = [f"{name} ({t.origin}) {number(t.makespan_ns / 1e6)} ms" for name, t in timelines.items()]
-    title = f"Gantt picture of {row['schedule']}, delay {row['delay']}: makespan {', '.join(makespans)}"
-    picture = embedded(gantt_svg(timelines, memory=True), f"gantt{index}", title)
-    return element(picture, None if measured is not None else tag("p", "not measured", class_="missing")), len(picture)
+    label = f"Gantt picture of {row['schedule']}, delay {row['delay']}: makespan {', '.join(makespans)}"
+    data = msgspec.json.encode(packed(timelines)).decode().replace("<", "\\u003c")  # no end tag within a script
+    shown = tag("script", Markup(data), type="application/json")
+    missing = None if measured is not None else tag("p", "not measured", class_="missing")
+    return element(shown, missing, label=label), len(data)

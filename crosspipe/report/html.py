@@ -1,14 +1,16 @@
-"""The report's page: one self-contained HTML file that needs no network, no script and no font from elsewhere.
+"""The report's page: one self-contained HTML file that needs no network, and no script or font from elsewhere.
 
 This file is the page's frame and order; its sections are in `sections` (what came out), `gantt`, `evidence` (what is
 proven, how the runs kept to it), `profiles` and `provenance`. A content security policy forbids the page to load
-anything.
+anything, and to run anything but the script that draws the Gantt pictures.
 """
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +22,7 @@ from crosspipe.report.provenance import columns, provenance
 from crosspipe.report.results import Results
 from crosspipe.report.tables import SummaryTable
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{script}'"
 
 
 def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, drawn: Sequence[Picture]) -> str:
@@ -40,6 +42,7 @@ def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, 
         ("columns", "Columns", columns()),
     ]
     name = results.campaign.name
+    script = _part("gantt.js")
     body = [
         tag("a", "Skip to the results", href="#results", class_="skip"),
         tag(
@@ -63,13 +66,24 @@ def page(results: Results, rows: Sequence[dict[str, Any]], table: SummaryTable, 
             "footer",
             tag("p", f"Made by CrossPipe on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}.", class_="soft"),
         ),
+        tag("script", Markup(script)),
     ]
     head = [
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY.format(script=_hash(script))),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{name} – CrossPipe report"),
         tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(files("crosspipe.report").joinpath("page.css").read_text(encoding="utf-8"))),
+        tag("style", Markup(_part("page.css"))),
     ]
     return "<!doctype html>\n" + tag("html", tag("head", *head), tag("body", *body), lang="en") + "\n"
+
+
+def _part(name: str) -> str:
+    """A file of this package that goes into the page as it is."""
+    return files("crosspipe.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """What a content security policy calls the script it allows."""
+    return base64.b64encode(sha256(script.encode()).digest()).decode()

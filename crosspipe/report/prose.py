@@ -62,7 +62,11 @@ BOUNDS = (
 
 GANTT = (
     "Each schedule as predicted and, on the same time axis, as measured: the iteration with the median makespan. A "
-    "row is a stage; below it stands the memory its activations take."
+    "row is a stage; below it stands the memory its activations take, and thin lines are messages across sites."
+)
+
+NO_SCRIPT = (
+    "This browser runs no scripts, so the pictures stay empty; crosspipe show draws them from the files in the store."
 )
 
 FILES = (

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from crosspipe.problem import BlockCost, BlockCosts, Finding, Link, LinkTable, Problem, Spread
@@ -82,8 +83,6 @@ def run_record(name: str, ratio: int) -> RunRecord:
 
 
 def measured_timeline(name: str, ratio: int) -> Timeline:
-    import msgspec
-
     return msgspec.structs.replace(simulate_reference(problem(ratio), schedule(name, ratio)), origin="emulated")
 
 
@@ -188,3 +187,48 @@ def outcome(root: Path, stage: str, key: str, status: str, reason: str, log: str
     path = outcome_path(root, stage, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     save(path, Outcome(stage=stage, key=key, status=status, reason=reason, log=log))
+
+
+@pytest.fixture(scope="session")
+def many_points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A campaign of 200 points, 8 stages and 16 microbatches each: 1F1B at 50 delays in 4 settings; 10 runs made."""
+    tmp_path = tmp_path_factory.mktemp("many")
+    store, points = Store(tmp_path / "store"), []
+    for index in range(200):
+        ratio, setting = index % 50, index // 50
+        request = Request(stage="solve", version=1, config={"ratio": ratio % 10})
+        ran = Request(stage="run", version=1, config={"ratio": ratio % 10}, inputs={"solve": request.reference})
+        if setting == 0 and ratio < 10:
+            _one_of_many(store, request, ran, ratio)
+        name = f"1f1b,{ratio},{setting}"
+        labels = point("1f1b", ratio, {}).labels | {"run.setting": setting}
+        points.append(CampaignPoint(name=name, labels=labels, config={}, keys={"solve": request.key, "run": ran.key}))
+    plan = CampaignFile(name="many", store=str(store.root), created_at_s=1.75e9, points=tuple(points))
+    (tmp_path / "campaign").mkdir()
+    save(tmp_path / "campaign" / "campaign.json", plan)
+    return tmp_path / "campaign"
+
+
+def _one_of_many(store: Store, solve: Request, run: Request, ratio: int) -> None:
+    big = Problem.uniform(
+        stages=8, microbatches=16, sites=2, forward_ms=10, input_grad_ms=10, weight_grad_ms=10, latency_ms=ratio
+    )
+    orders = []
+    for stage in range(8):  # 1F1B: as many F ahead as there are stages from here on
+        ahead = 8 - stage
+        order = [Block("F", 0, i) for i in range(ahead)]
+        for i in range(16):
+            order += [Block("B", 0, i)] + ([Block("F", 0, i + ahead)] if i + ahead < 16 else [])
+        orders.append(tuple(order))
+    shaped = Schedule(name="1f1b", traversal="ud", stages=8, chunks=1, microbatches=16, orders=tuple(orders))
+    timeline = simulate_reference(big, shaped)
+    bound = Certificate(
+        makespan_ns=timeline.makespan_ns, lower_bound_ns=timeline.makespan_ns // 2, proven_by="none",
+        explanation="made up", assumptions=(),
+    )  # fmt: skip
+    shaped = msgspec.structs.replace(shaped, certificate=bound, problem_digest=big.digest())
+    artifact(store, solve, {"problem.json": big, "schedule.json": shaped})
+    record = msgspec.structs.replace(
+        run_record("1f1b", 0), problem_digest=big.digest(), predicted_makespan_ns=timeline.makespan_ns
+    )
+    artifact(store, run, {"run.json": record, "timelines.parquet": [timeline]})

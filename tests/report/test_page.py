@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import itertools
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -60,7 +64,13 @@ def test_every_element_is_closed(outline: Outline) -> None:
 
 def test_nothing_is_loaded_and_nothing_runs(report: Report, outline: Outline) -> None:
     names = Counter(name for name, _ in outline.elements)
-    assert names["script"] == names["img"] == names["iframe"] == 0
+    assert names["img"] == names["iframe"] == 0
+    scripts = [a for n, a in outline.elements if n == "script"]
+    assert len(scripts) == 4 + 1  # the data of four pictures, which the browser does not run, and what draws them
+    assert [a.get("type") for a in scripts].count("application/json") == 4
+    ours = files("crosspipe.report").joinpath("gantt.js").read_bytes()
+    allowed = base64.b64encode(hashlib.sha256(ours).digest()).decode()
+    assert f"script-src &#x27;sha256-{allowed}&#x27;" in report.path.read_text(encoding="utf-8")
     for name, attributes in outline.elements:
         assert not attributes.get("src")
         if attributes.get("href"):
@@ -90,9 +100,8 @@ def test_labels_with_markup_are_text(report: Report, outline: Outline) -> None:
 
 
 def test_pictures_and_tables_are_labelled_and_reachable(outline: Outline) -> None:
-    # 4 points were solved and run: a picture each, and the two figures
     outer = [a for n, a in outline.elements if n == "svg" and a.get("role") == "img"]
-    assert len(outer) == 4 + 2
+    assert len(outer) == 2  # the figures; the pictures of schedules are drawn in the browser
     assert all(a["aria-labelledby"] for a in outer)
     regions = [a for n, a in outline.elements if n == "div" and a.get("role") == "region"]
     captions = [words for name, words in outline.text if name == "caption"]
@@ -100,17 +109,31 @@ def test_pictures_and_tables_are_labelled_and_reachable(outline: Outline) -> Non
     assert all(a["tabindex"] == "0" and a["aria-label"] for a in regions)
 
 
-def test_gantt_pictures_show_the_predicted_above_the_measured(outline: Outline) -> None:
-    titles = [words for name, words in outline.text if name == "title" and words.startswith("Gantt picture of 1f1b")]
-    assert [title.partition(": ")[2] for title in titles] == [
+def test_gantt_pictures_hold_the_predicted_and_the_measured_timeline(outline: Outline) -> None:
+    labels = [a["data-label"] or "" for _, a in outline.elements if a.get("data-label")]
+    assert [x.partition(": ")[2] for x in labels if x.startswith("Gantt picture of 1f1b")] == [
         f"makespan predicted (simulated) {ms} ms, measured (emulated) {ms} ms" for ms in ("90.00", "110.0")
     ]
-    # 4 points of two rows with 4 or 6 blocks on 2 stages: 2 * 2 * (4 + 6) * 2
-    assert sum(" on stage " in words for name, words in outline.text if name == "title") == 80
+    data = [json.loads(words) for name, words in outline.text if name == "script" and words.startswith("{")]
+    assert [[t["name"] for t in d["timelines"]] for d in data] == [["predicted", "measured"]] * 4
+    # 1F1B with a delay of 10 ms: stage 1 waits 20 ms, then runs F0 and B0, F1 and B1 back to back
+    late = next(d for d in data if d["timelines"][0]["makespan"] * d["unit_ns"] == 110_000_000)
+    ms = 1_000_000 // late["unit_ns"]
+    row = late["timelines"][0]["rows"][1]
+    assert row[:12] == [0, 0, 0, -1, 20 * ms, 10 * ms, 3, 0, 0, -1, 0, 20 * ms]
+    assert row[12:] == [0, 0, 1, -1, 0, 10 * ms, 3, 0, 1, -1, 0, 20 * ms]
+    # it takes a microbatch of 1 MiB at each F and gives it back at the end of each B
+    unit = late["memory_unit_bytes"]
+    held = [round(x * unit / 2**20, 2) for x in late["timelines"][0]["memory"][1][1::2]]
+    assert held == [1, 0, 1, 0]
+    # two microbatches cross the sites, forward from the end of F, backward from the end of B, 10 ms each
+    messages = late["timelines"][0]["messages"]
+    assert messages[:4] == [0, 1, 10 * ms, 20 * ms]
+    assert len(messages) == 4 * 4
 
 
 def test_pictures_stop_at_the_budget(shared_campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gantt, "PICTURE_BUDGET_BYTES", 1)
+    monkeypatch.setattr(gantt, "DATA_BUDGET_BYTES", 1)
     text = build_report(shared_campaign, out=tmp_path).path.read_text(encoding="utf-8")
     assert text.count("left out to keep this page small") == 3  # the first is drawn, four were solved
 
