@@ -29,6 +29,12 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
+def inlined(function: F) -> F:
+    """`function` inlined where compiled code calls it: for inner loops, where a call that hands over a dozen arrays
+    costs as much as its work."""
+    return cast(F, numba.njit(inline="always", nogil=True)(function))
+
+
 def cache_directory() -> Path:
     """Where compiled code is kept: under `NUMBA_CACHE_DIR` if set, else the user's cache or the temporary directory.
 

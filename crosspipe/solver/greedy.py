@@ -1,8 +1,9 @@
 """`cross_ud_sub`: the greedy CrossUDSub of the CrossPipe paper (Chen et al., ATC'25), for traversal `ud`.
 
 It builds a schedule forward in time, one piece of a block after another, and never takes a decision back. The paper
-plans with every block cut in n_sub pieces; what can be executed has F and D whole and W in pieces only where the
-Problem allows that. So it runs twice: once for the makespan of the idealised plan, once for the order that is returned.
+plans with every block cut in n_sub pieces, time and memory alike; what can be executed has F and D whole and W in
+pieces only where the Problem allows that. So it runs twice: once for the makespan of the idealised plan, once for the
+order that is returned.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block
-from crosspipe.schedule.compiling import compiled
+from crosspipe.schedule.compiling import compiled, inlined
 from crosspipe.schedule.kernel import (
     FORWARD,
     GATHER,
@@ -26,10 +27,12 @@ from crosspipe.schedule.kernel import (
     compile_problem,
 )
 from crosspipe.solver.certify import Found
+from crosspipe.solver.tournament import first, new_tournament, play
 
 
 class Plan(NamedTuple):
-    """What the greedy decided: `kind`, `microbatch`, `piece` of every step, [stage, step]; planned makespan in ns."""
+    """What the greedy decided: `kind`, `microbatch`, `piece` of every step, [stage, step], empty where only the
+    planned `makespan_ns` was asked for."""
 
     kind: Ints
     microbatch: Ints
@@ -62,7 +65,7 @@ def cross_ud_sub(problem: Problem, pieces: int) -> Found:
     """The executable order, and the makespan of the paper's plan with every block in `pieces` pieces beside it."""
     cut = problem.weight_grad_pieces
     plan = greedy_plan(problem, (1, 1, cut))
-    ideal = greedy_plan(problem, (pieces, pieces, pieces))
+    ideal = greedy_plan(problem, (pieces, pieces, pieces), record=False)
     orders = tuple(
         tuple(
             Block("FDW"[kind], 0, microbatch, piece, cut if kind == WEIGHT_GRAD else 1)
@@ -73,19 +76,19 @@ def cross_ud_sub(problem: Problem, pieces: int) -> Found:
     return Found(orders=orders, parameters={"pieces": pieces}, ideal_makespan_ns=ideal.makespan_ns)
 
 
-def greedy_plan(problem: Problem, cut: tuple[int, int, int]) -> Plan:
-    """Runs the greedy on a `ud` problem with F, D and W cut in `cut` pieces."""
+def greedy_plan(problem: Problem, cut: tuple[int, int, int], record: bool = True) -> Plan:
+    """Runs the greedy on a `ud` problem with F, D and W cut in `cut` pieces; without `record` for its makespan only."""
     limit = np.array([NEVER if b is None else b for b in problem.activation_limit_bytes], dtype=np.int64)
-    return Plan(*_greedy(compile_problem(problem), limit, np.array(cut, dtype=np.int64)))
+    return Plan(*_greedy(compile_problem(problem), limit, np.array(cut, dtype=np.int64), record))
 
 
 @compiled
-def _greedy(problem: CompiledProblem, limit: Ints, cut: Ints) -> tuple[Ints, Ints, Ints, int]:
+def _greedy(problem: CompiledProblem, limit: Ints, cut: Ints, record: bool) -> tuple[Ints, Ints, Ints, int]:
     stages, microbatches = problem.stages, problem.microbatches
-    steps = microbatches * cut.sum()
-    kinds = np.empty((stages, steps), dtype=np.int64)
-    owners = np.empty((stages, steps), dtype=np.int64)
-    parts = np.empty((stages, steps), dtype=np.int64)
+    duration, take, release, sends = problem.duration, problem.take, problem.release, problem.sends
+    total = microbatches * cut.sum()
+    shape = (stages, total) if record else (0, 0)
+    kinds, owners, parts = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape, np.int64)
     taken = np.zeros(stages, dtype=np.int64)
     most = 2 * (microbatches + 1) * stages
     windows = Windows(
@@ -103,56 +106,58 @@ def _greedy(problem: CompiledProblem, limit: Ints, cut: Ints) -> tuple[Ints, Int
         held=np.zeros(stages, dtype=np.int64),
         earliest=np.full((stages, 3), NEVER),
     )
+    arrival, gathered, done, piece = state.arrival, state.gathered, state.done, state.piece
+    free, held, earliest = state.free, state.held, state.earliest
     for stage in range(stages):
-        if problem.sends[GATHER, stage]:
-            state.gathered[stage] = _send(problem, windows, GATHER, stage, 0)
-    state.arrival[FORWARD, 0, :] = state.gathered[0]
-    state.arrival[INPUT_GRAD, stages - 1, :] = 0
-    acts = np.full(stages, NEVER)  # when each stage could act at all
-    acts[0] = state.earliest[0, FORWARD] = state.gathered[0]
-    end = 0
-    for _ in range(stages * steps):
+        if sends[GATHER, stage]:
+            gathered[stage] = _send(problem, windows, GATHER, stage, 0)
+    arrival[FORWARD, 0, :] = gathered[0]
+    arrival[INPUT_GRAD, stages - 1, :] = 0
+    acts = new_tournament(stages)  # when each stage could act at all
+    earliest[0, FORWARD] = gathered[0]
+    play(acts, 0, gathered[0])
+    end, left = 0, stages * total
+    while left > 0:
         # the stage that can act earliest
-        actor = int(np.argmin(acts))
-        now = acts[actor]
+        actor, now = first(acts)
         kind = _choose(state, actor, now)
-        # its next piece
-        step, block, part = taken[actor], state.done[kind, actor], state.piece[kind, actor]
-        kinds[actor, step], owners[actor, step], parts[actor, step] = kind, block, part
-        taken[actor] += 1
-        pieces = cut[kind]
-        ends = now + _share(problem.duration[kind, actor], part, pieces)
-        state.free[actor] = ends
-        end = max(end, ends)
-        if part == 0:
-            state.held[actor] += problem.take[kind, actor]
-        if kind == WEIGHT_GRAD:
-            state.held[actor] -= _share(problem.release[kind, actor], part, pieces)
+        # its next piece; of F and D also those that follow, but for the last one: its message leaves in its turn
+        pieces, block = cut[kind], done[kind, actor]
+        while True:
+            part = piece[kind, actor]
+            if record:
+                step = taken[actor]
+                kinds[actor, step], owners[actor, step], parts[actor, step] = kind, block, part
+                taken[actor] += 1
+            left -= 1
+            now += _share(duration[kind, actor], part, pieces)
+            held[actor] += _share(take[kind, actor], part, pieces) - _share(release[kind, actor], part, pieces)
+            piece[kind, actor] = part = part + 1
+            more = kind != WEIGHT_GRAD and part < pieces - 1
+            if not more or held[actor] + _share(take[kind, actor], part, pieces) > limit[actor]:
+                break
+        free[actor] = now
+        end = max(end, now)
         receiver = -1
-        if part + 1 < pieces:
-            state.piece[kind, actor] += 1
-        else:  # the block is complete: its message leaves
-            state.piece[kind, actor] = 0
-            state.done[kind, actor] += 1
+        if part == pieces:  # the block is complete: its message leaves
+            piece[kind, actor] = 0
+            done[kind, actor] += 1
             if kind == WEIGHT_GRAD:
-                if state.done[kind, actor] == microbatches and problem.sends[REDUCE, actor]:
-                    end = max(end, _send(problem, windows, REDUCE, actor, ends))
+                if done[kind, actor] == microbatches and sends[REDUCE, actor]:
+                    end = max(end, _send(problem, windows, REDUCE, actor, now))
             else:
-                state.held[actor] -= problem.release[kind, actor]
                 state.last[actor] = kind
-                if problem.sends[kind, actor]:
+                if sends[kind, actor]:
                     receiver = actor + 1 if kind == FORWARD else actor - 1
-                    arrival = _send(problem, windows, kind, actor, ends)
-                    earliest = state.gathered[receiver] if kind == FORWARD else 0
-                    state.arrival[kind, receiver, block] = max(arrival, earliest)
-        for stage in (actor, receiver):
-            if stage >= 0:
-                _look(problem, limit, state, stage)
-                acts[stage] = state.earliest[stage].min()
+                    at = _send(problem, windows, kind, actor, now)
+                    arrival[kind, receiver, block] = max(at, gathered[receiver] if kind == FORWARD else 0)
+        play(acts, actor, _look(take, limit, cut, microbatches, state, actor))
+        if receiver >= 0:
+            play(acts, receiver, _look(take, limit, cut, microbatches, state, receiver))
     return kinds, owners, parts, end
 
 
-@compiled
+@inlined
 def _choose(state: State, stage: int, now: int) -> int:
     """Warm-up: F, since no D is there. Steady: F and D in turn. Tear-down: D before W. W where neither F nor D can."""
     other = FORWARD if state.last[stage] == INPUT_GRAD else INPUT_GRAD
@@ -163,26 +168,37 @@ def _choose(state: State, stage: int, now: int) -> int:
     return WEIGHT_GRAD
 
 
-@compiled
-def _look(problem: CompiledProblem, limit: Ints, state: State, stage: int) -> None:
-    """Brings `state.earliest[stage]` up to date."""
-    earliest, now = state.earliest[stage], state.free[stage]
-    earliest[:] = NEVER
-    for kind in (FORWARD, INPUT_GRAD):
-        if state.piece[kind, stage] > 0:  # F and D run through, once begun
-            earliest[kind] = now
-            return
-    forward, input_grad, weight_grad = state.done[:, stage]
-    held, keep, take = state.held[stage], problem.take[FORWARD, stage], problem.take[INPUT_GRAD, stage]
-    if forward < problem.microbatches:
-        # with every W done, D of the oldest microbatch must still fit, or nothing could ever go on
-        settled = (forward + 1 - input_grad) * keep + take
-        if held + keep <= limit[stage] and settled <= limit[stage]:
-            earliest[FORWARD] = max(now, state.arrival[FORWARD, stage, forward])
-    if input_grad < forward and held + take <= limit[stage]:
-        earliest[INPUT_GRAD] = max(now, state.arrival[INPUT_GRAD, stage, input_grad])
+@inlined
+def _look(take: Ints, limit: Ints, cut: Ints, microbatches: int, state: State, stage: int) -> int:
+    """Brings `state.earliest[stage]` up to date; when the stage could act at all.
+
+    F and D run through once begun; only pieces of W come between theirs, where memory forbids the next one.
+    """
+    now, room = state.free[stage], limit[stage] - state.held[stage]
+    forward, input_grad = state.done[FORWARD, stage], state.done[INPUT_GRAD, stage]
+    weight_grad = state.done[WEIGHT_GRAD, stage]
+    at_forward = at_input_grad = at_weight_grad = NEVER
     if weight_grad < input_grad:
-        earliest[WEIGHT_GRAD] = now
+        at_weight_grad = now
+    if state.piece[FORWARD, stage] > 0:
+        part, pieces = state.piece[FORWARD, stage], cut[FORWARD]
+        if _share(take[FORWARD, stage], part, pieces) <= room:
+            at_forward = now
+    elif state.piece[INPUT_GRAD, stage] > 0:
+        part, pieces = state.piece[INPUT_GRAD, stage], cut[INPUT_GRAD]
+        if _share(take[INPUT_GRAD, stage], part, pieces) <= room:
+            at_input_grad = now
+    else:
+        keep, more = take[FORWARD, stage], take[INPUT_GRAD, stage]
+        # with every W done, D of the oldest microbatch must still fit, or nothing could ever go on
+        settles = (forward + 1 - input_grad) * keep + more <= limit[stage]
+        if forward < microbatches and settles and _share(keep, 0, cut[FORWARD]) <= room:
+            at_forward = max(now, state.arrival[FORWARD, stage, forward])
+        if input_grad < forward and _share(more, 0, cut[INPUT_GRAD]) <= room:
+            at_input_grad = max(now, state.arrival[INPUT_GRAD, stage, input_grad])
+    state.earliest[stage, FORWARD], state.earliest[stage, INPUT_GRAD] = at_forward, at_input_grad
+    state.earliest[stage, WEIGHT_GRAD] = at_weight_grad
+    return int(min(at_forward, at_input_grad, at_weight_grad))
 
 
 @compiled
@@ -208,4 +224,6 @@ def _send(problem: CompiledProblem, windows: Windows, kind: int, position: int, 
 @compiled
 def _share(total: int, piece: int, pieces: int) -> int:
     """As `crosspipe.problem.costs.split`: the remainder goes to piece 0."""
+    if pieces == 1:
+        return total
     return total // pieces + (total % pieces if piece == 0 else 0)

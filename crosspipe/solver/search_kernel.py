@@ -7,15 +7,13 @@ never exceeds a memory limit and cannot deadlock: what a stage holds can always 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from crosspipe.problem import Problem
-from crosspipe.schedule.compiling import compiled
+from crosspipe.schedule.compiling import compiled, inlined
 from crosspipe.schedule.kernel import (
     FORWARD,
     GATHER,
@@ -32,14 +30,6 @@ from crosspipe.solver.bounds.paths import paths_of
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _inlined(function: Function) -> Function:
-    """For the inner loop, where a call that hands over a dozen arrays costs as much as its work."""
-    return cast(Function, numba.njit(inline="always", nogil=True)(function))
-
 
 END, WIRE, WAKE = range(3)  # events, in this order at equal times: a block ends, a wire may serve, an input arrives
 MESSAGE = 3  # index of messages in Policy.wait, beside F, D and W
@@ -296,7 +286,7 @@ def list_schedule(problem: CompiledProblem, limits: Limits, policy: Policy, cuto
     return makespan if makespan <= cutoff and started.sum() == 3 * positions * n else NEVER
 
 
-@_inlined
+@inlined
 def _choose_block(
     stage: int,
     time: int,
@@ -380,7 +370,7 @@ def _keeps_room(stage: int, chunk: int, position_of: Ints, take: Ints, memory: I
     return True
 
 
-@_inlined
+@inlined
 def _choose_message(
     classes: Ints, time: int, served: Ints, ready: Ints, chosen: bool, message_lag: Floats
 ) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crosspipe.schedule.compiling import compiled
+from crosspipe.schedule.compiling import compiled, inlined
 from crosspipe.schedule.kernel import (
     FORWARD,
     INPUT_GRAD,
@@ -22,6 +22,7 @@ from crosspipe.schedule.kernel import (
     Ints,
     block_code,
 )
+from crosspipe.solver.tournament import first, new_tournament, play
 
 
 class Rule(NamedTuple):
@@ -58,6 +59,9 @@ def with_weight_grads(problem: CompiledProblem, skeleton: Ints, limit: Ints, rul
     """
     stages, positions, n = problem.stages, problem.positions, problem.microbatches
     chunks, total = positions // stages, skeleton.shape[1]
+    stage_of, position_of = problem.stage_of, problem.position_of
+    duration, take, release = problem.duration, problem.take, problem.release
+    delay = problem.serialisation + problem.latency
     state = State(
         order=np.empty((stages, 3 * chunks * n), dtype=np.int64),
         placed=np.zeros(stages, dtype=np.int64),
@@ -72,26 +76,21 @@ def with_weight_grads(problem: CompiledProblem, skeleton: Ints, limit: Ints, rul
     arrival[FORWARD, 0, :] = 0
     started = np.zeros((2, positions), dtype=np.int64)
     done = np.zeros(stages, dtype=np.int64)  # blocks of the skeleton
+    acts = new_tournament(stages)  # when each stage could run its next block
+    play(acts, stage_of[0], 0)
     for _ in range(stages * total):
-        stage, earliest = -1, NEVER
-        for s in range(stages):
-            if done[s] < total:
-                kind, chunk = divmod(skeleton[s, done[s]], chunks)
-                p = problem.position_of[s, chunk]
-                at = max(state.free[s], arrival[kind, p, started[kind, p]])
-                if at < earliest:
-                    stage, earliest = s, at
+        stage, _ = first(acts)
         kind, chunk = divmod(skeleton[stage, done[stage]], chunks)
-        p = problem.position_of[stage, chunk]
+        p = position_of[stage, chunk]
         k = started[kind, p]
         at = arrival[kind, p, k]
-        while _weight_grad_first(problem, limit, rule, state, stage, kind, p, at):
-            _place_weight_grad(problem, state, stage)
+        while _weight_grad_first(limit, rule, take, duration, state, stage, kind, p, at):
+            _place_weight_grad(duration, release, state, stage, stages, chunks)
         start = max(state.free[stage], at)
-        end = start + problem.duration[kind, p]
+        end = start + duration[kind, p]
         state.idle[stage] += start - state.free[stage] if done[stage] > 0 else 0
         state.free[stage] = end
-        state.held[stage] += problem.take[kind, p] - problem.release[kind, p]
+        state.held[stage] += take[kind, p] - release[kind, p]
         state.order[stage, state.placed[stage]] = kind * chunks + chunk
         state.placed[stage] += 1
         started[kind, p] += 1
@@ -101,41 +100,49 @@ def with_weight_grads(problem: CompiledProblem, skeleton: Ints, limit: Ints, rul
             state.input_grads[stage] += 1
         elif p == positions - 1:
             arrival[INPUT_GRAD, p, k] = end
-        target = p + 1 if kind == FORWARD else p - 1
+        target, receiver = (p + 1 if kind == FORWARD else p - 1), stage
         if 0 <= target < positions:
-            arrival[kind, target, k] = end + problem.serialisation[kind, p] + problem.latency[kind, p]
+            arrival[kind, target, k] = end + delay[kind, p]
+            receiver = stage_of[target]
+        for s in (stage, receiver):
+            when = NEVER
+            if done[s] < total:
+                line = skeleton[s, done[s]]
+                q = position_of[s, line % chunks]
+                when = max(state.free[s], arrival[line // chunks, q, started[line // chunks, q]])
+            play(acts, s, when)
     for stage in range(stages):
         while state.weight_grads[stage] < state.input_grads[stage]:
-            _place_weight_grad(problem, state, stage)
+            _place_weight_grad(duration, release, state, stage, stages, chunks)
     return state.order
 
 
-@compiled
+@inlined
 def _weight_grad_first(
-    problem: CompiledProblem, limit: Ints, rule: Rule, state: State, stage: int, kind: int, p: int, at: int
+    limit: Ints, rule: Rule, take: Ints, duration: Ints, state: State, stage: int, kind: int, p: int, at: int
 ) -> bool:
     """Whether a W goes before the stage's next block, of `kind` at position `p`, whose input is there `at`."""
     if state.weight_grads[stage] == state.input_grads[stage]:
         return False
-    if state.held[stage] + problem.take[kind, p] > limit[stage]:
+    if state.held[stage] + take[kind, p] > limit[stage]:
         return True
     gap = at - state.free[stage]
-    if problem.duration[WEIGHT_GRAD, state.pending[stage, state.weight_grads[stage]]] <= gap:
+    if duration[WEIGHT_GRAD, state.pending[stage, state.weight_grads[stage]]] <= gap:
         return True
     if gap <= 0 or (rule.only_if_worst and state.idle[stage] + gap <= state.idle.max()):
         return False
     return rule.before_forward if kind == FORWARD else rule.before_input_grad
 
 
-@compiled
-def _place_weight_grad(problem: CompiledProblem, state: State, stage: int) -> None:
+@inlined
+def _place_weight_grad(duration: Ints, release: Ints, state: State, stage: int, stages: int, chunks: int) -> None:
     """Runs the stage's oldest pending W now."""
     p = state.pending[stage, state.weight_grads[stage]]
-    state.order[stage, state.placed[stage]] = WEIGHT_GRAD * (problem.positions // problem.stages) + p // problem.stages
+    state.order[stage, state.placed[stage]] = WEIGHT_GRAD * chunks + p // stages
     state.placed[stage] += 1
     state.weight_grads[stage] += 1
-    state.free[stage] += problem.duration[WEIGHT_GRAD, p]
-    state.held[stage] -= problem.release[WEIGHT_GRAD, p]
+    state.free[stage] += duration[WEIGHT_GRAD, p]
+    state.held[stage] -= release[WEIGHT_GRAD, p]
 
 
 def encoded(problem: CompiledProblem, order: Ints) -> EncodedSchedule:

@@ -7,8 +7,8 @@ ICLR'24 (ZB-H2); Qi et al., Pipeline Parallelism with Controllable Memory, NeurI
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from crosspipe.problem import Problem
 from crosspipe.schedule import Block
 from crosspipe.solver.building_blocks import Skeleton, skeleton, v_half_block, v_min_block
 from crosspipe.solver.static import Orders
+
+if TYPE_CHECKING:  # numba loads only where something is generated
+    from crosspipe.schedule.kernel import Ints
 
 F, D = 0, 1  # of a `ud` stage: kind * chunks + chunk
 F0, F1, D0, D1 = range(4)  # of a `wave` stage
@@ -102,7 +105,7 @@ def _v_skeleton(stages: int, microbatches: int) -> Skeleton:
 
 def _placed(problem: Problem, frame: Skeleton) -> Orders:
     """The best order over all rules for W, with an eye to the delays of the links or to the block times alone."""
-    from crosspipe.schedule.kernel import compile_problem, evaluate  # numba loads only where something is generated
+    from crosspipe.schedule.kernel import compile_problem, evaluate
     from crosspipe.solver.weight_grads import RULES, encoded, with_weight_grads
 
     compiled, chunks = compile_problem(problem), problem.chunks
@@ -113,8 +116,8 @@ def _placed(problem: Problem, frame: Skeleton) -> Orders:
     for row, limit in zip(problem.costs, problem.activation_limit_bytes, strict=True):
         family = -(-frame.peak_chunks * sum(cost.forward_keep_bytes for cost in row) // chunks)
         limits.append(family if limit is None else min(limit, family))
-    found = []
-    for view in (compiled, blind):
+    found: list[tuple[int, int, int, Ints]] = []
+    for view in (compiled, blind) if compiled.latency.any() or compiled.serialisation.any() else (blind,):
         for rule in RULES:
             order = with_weight_grads(view, lines, np.array(limits, dtype=np.int64), rule)
             makespan, peak = evaluate(compiled, encoded(compiled, order))
@@ -122,18 +125,19 @@ def _placed(problem: Problem, frame: Skeleton) -> Orders:
                 limit is not None and need > limit
                 for need, limit in zip(peak.tolist(), problem.activation_limit_bytes, strict=True)
             )
-            found.append((over, makespan, order.tolist()))
-    return _blocks(min(found)[2], chunks)
+            found.append((over, makespan, len(found), order))
+    return _blocks(min(found)[3].tolist(), chunks)
 
 
 def _blocks(rows: list[list[int]], chunks: int) -> Orders:
+    names = [(kind, chunk) for kind in "FDW" for chunk in range(chunks)]
     orders = []
     for row in rows:
-        count: Counter[int] = Counter()
+        count = [0] * len(names)
         blocks = []
         for line in row:
-            kind, chunk = divmod(line, chunks)
-            blocks.append(Block("FDW"[kind], chunk, count[line]))
+            kind, chunk = names[line]
+            blocks.append(Block(kind, chunk, count[line]))
             count[line] += 1
         orders.append(tuple(blocks))
     return tuple(orders)

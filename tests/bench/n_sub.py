@@ -88,7 +88,7 @@ def measure(point: Point, budget_s: float, setup: Setup, show: Callable[[str], N
     until = time.perf_counter() + budget_s
     while len(samples) < LEAST_SAMPLES or time.perf_counter() < until:
         began = time.perf_counter()
-        greedy_plan(problem, (n_sub, n_sub, n_sub))
+        greedy_plan(problem, (n_sub, n_sub, n_sub), record=False)
         samples.append(time.perf_counter() - began)
     return Greedy(
         key=point.key,
@@ -127,8 +127,9 @@ def _gains(results: Mapping[str, Mapping[str, Mapping[int, Greedy]]]) -> str:
             lines.append([str(n_sub), str(len(have)), *_range(cut), f"{same} of {len(have)}"])
     heads = ["n_sub", "problems", "least", "median", "most", "idealised is the same"]
     words = (
-        "Makespan with W in n_sub pieces against W whole. The greedy lets F and D run through once begun, so pieces "
-        "matter to W alone; the last column counts where the idealised plan takes just as long."
+        "Makespan with W in n_sub pieces against W whole. The greedy runs whole F and whole D in turn: once one has "
+        "begun, only pieces of W come in between, where memory forbids its next piece. So pieces of F and D matter "
+        "where memory is short; the last column counts where the idealised plan takes just as long as W in pieces."
     )
     return f"## What pieces change\n\n{words}\n\n" + table(heads, lines)
 

@@ -20,7 +20,7 @@ def short(schedule: Schedule) -> list[str]:
 
 def two_stages(**changes: float) -> Problem:
     times = {"forward_ms": 2, "input_grad_ms": 2, "weight_grad_ms": 2, "latency_ms": 1, "memory_microbatches": 2}
-    return Problem.uniform(traversal="ud", stages=2, microbatches=2, sites=2, **{**times, **changes})
+    return Problem.uniform(traversal="ud", stages=2, sites=2, **{"microbatches": 2, **times, **changes})
 
 
 def test_by_hand_two_stages() -> None:
@@ -71,6 +71,17 @@ def test_ideal_plan_interrupts_w_between_pieces() -> None:
     assert short(cut)[0] == "F0 F1 D0 W0 W0 D1" + " W0" * 6 + " W1" * 8
 
 
+def test_ideal_plan_lets_w_between_the_pieces_of_an_f_where_memory_forbids_the_next() -> None:
+    """Two microbatches fit. Stage 0: F0, F1 till 4, D0 arrives 10 -14, then half of F2 fits: 14-15, W0 15-19, the other
+    half -20; with F whole, W0 begins at 14, D1 arrives at 16 between its pieces, and F2 ends at 22.
+
+    F2 arrives 21: F2 -23, D2 -27 on stage 1; arrives 28: D2 -32, W2 -36 on stage 0. With F whole all that is 2 later.
+    """
+    problem = two_stages(microbatches=3, input_grad_ms=4, weight_grad_ms=4)
+    assert greedy_plan(problem, (2, 2, 2)).makespan_ns == 36_000_000
+    assert greedy_plan(problem, (1, 1, 2)).makespan_ns == 38_000_000
+
+
 def test_data_parallel_gather_and_reduce_are_in_the_plan() -> None:
     cost = BlockCost(
         forward_ns=1,
@@ -110,6 +121,13 @@ def test_the_plan_is_what_the_model_says_and_fits(problems: Callable, data: st.D
         assert limit is None or need <= limit
     for order in found.orders:
         assert len(set(order)) == len(order) == problem.microbatches * (2 + problem.weight_grad_pieces)
+
+
+def test_the_makespan_alone_is_that_of_the_recorded_plan() -> None:
+    problem = two_stages(microbatches=5, weight_grad_ms=3, input_grad_ms=4)
+    for cut in ((1, 1, 1), (1, 1, 4), (4, 4, 4)):
+        alone = greedy_plan(problem, cut, record=False)
+        assert (alone.makespan_ns, alone.kind.size) == (greedy_plan(problem, cut).makespan_ns, 0)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4, 8, 16])
