@@ -1,0 +1,72 @@
+"""Which rank is what when a pipeline has replicas, and what each of them puts on a shared wire."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from inprocess_ranks import run_ranks
+
+from crosspipe.execute.inprocess import Hub
+from crosspipe.execute.replication import OnePipeline, Pipeline, one_share, places, senders
+from crosspipe.execute.transport import Header
+from crosspipe.problem import Hop, Problem
+from crosspipe.problem.problem import DataParallel
+
+
+def problem_of(traversal: str = "ud") -> Problem:
+    return Problem.uniform(
+        traversal=traversal,
+        stages=4,
+        microbatches=4,
+        sites=2,
+        forward_ms=1,
+        input_grad_ms=1,
+        weight_grad_ms=1,
+        latency_ms=3,
+        serialisation_ms=1,
+    )
+
+
+@pytest.mark.parametrize(("traversal", "ranks"), [("ud", [0, 3, 4, 7]), ("wave", [0, 4]), ("loop", [0, 3, 4, 7])])
+def test_a_tied_embedding_is_shared_by_the_ends_of_all_replicas(traversal, ranks):
+    assert places(problem_of(traversal), 2) == ranks
+
+
+def test_every_replica_sends_over_the_wires():
+    assert senders({"0>1": (1,), "1>0": (2, 3)}, 4, 3) == {"0>1": (1, 5, 9), "1>0": (2, 3, 6, 7, 10, 11)}
+
+
+def test_a_replica_takes_its_share_of_the_wires_and_all_of_its_own_links():
+    hop = Hop(latency_ns=7, serialisation_ns=9)
+    replica = DataParallel(reduce=hop, gather=msgspec.structs.replace(hop, wire="0>1"))
+    problem = msgspec.structs.replace(problem_of(), data_parallel=((replica,),) * 4)
+    one = one_share(problem, 2)
+    crossing = problem.forward_hops[1]
+    assert (crossing.latency_ns, crossing.serialisation_ns) == (3_000_000, 1_000_000)
+    assert (one.forward_hops[1].latency_ns, one.forward_hops[1].serialisation_ns) == (3_000_000, 500_000)
+    assert one.forward_hops[0] == problem.forward_hops[0]
+    assert one.data_parallel[2][0].reduce == hop  # not shared
+    assert one.data_parallel[2][0].gather.serialisation_ns == 5  # rounded up
+    assert one_share(problem, 1) == problem
+
+
+def test_a_view_talks_to_the_stages_of_its_own_replica():
+    def body(transport):
+        view, alone = Pipeline(transport, 2), OnePipeline(transport, 2)
+        assert (view.rank, view.size) == (transport.rank % 2, 2)
+        buffer = torch.zeros(1)
+        if view.rank == 0:
+            view.send(1, Header(0, 0, 0, 0, 0), torch.tensor([float(transport.rank)]))
+        else:
+            view.post_receive(0, buffer).wait()
+        me = bytes([transport.rank])
+        return buffer.item(), view.allgather(me), alone.allgather(me)
+
+    everyone = [bytes([r]) for r in range(4)]
+    assert run_ranks(Hub(4), body) == [
+        (0.0, everyone, everyone[:2]),
+        (0.0, everyone, everyone[:2]),
+        (0.0, everyone, everyone[2:]),
+        (2.0, everyone, everyone[2:]),
+    ]
