@@ -1,7 +1,7 @@
 """Site crossings on the critical path against the number of microbatches, for every schedule by name.
 
-`python tests/bench/crossings.py` (half an hour) writes down the CrossPipe paper's central analysis: a schedule whose
-path crosses more often with every microbatch pays the latency again and again.
+`python tests/bench/crossings.py` (a quarter of an hour) writes down the CrossPipe paper's central analysis:
+a schedule whose path crosses more often with every microbatch pays the latency again and again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from crosspipe.solver import SCHEDULES, solve
 
 MICROBATCHES = (8, 16, 24, 32, 48, 64)
 QUICK_MICROBATCHES = (4, 8, 12)
-TIME_LIMIT_S, QUICK_TIME_LIMIT_S = 20.0, 1.0
+TIME_LIMIT_S, QUICK_TIME_LIMIT_S = 10.0, 1.0
 
 INTRODUCTION = """\
 Two sites, {stages} stages, block times and delays of [the scheduler's bar](scheduler.md). Searched schedules and the

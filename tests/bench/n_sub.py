@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         for delays in DELAYS
         for n_sub in PIECES
     ]
-    budget_s = 0.1 if options.quick else 1.0
+    budget_s = 0.1 if options.quick else 0.5
     tasks = [Task(p.key, Wanted(p.problem.digest()), partial(measure, p, budget_s), _words) for p in points]
     return carry_out("n_sub", "n_sub, the pieces of the greedy", tasks, partial(n_sub_page, points), options, arguments)
 

@@ -1,4 +1,4 @@
-"""Measures the scheduler's bar and writes it down: `python tests/bench/scheduler.py` (hours; `--quick`: minutes).
+"""Measures the scheduler's bar and writes it down: `python tests/bench/scheduler.py` (an hour; `--quick`: minutes).
 
 Every result is saved at once, so an interrupted run goes on, and only what new sources, another machine or other
 options ask for is measured again. The page shows the newest result of each search and nothing else.

@@ -40,7 +40,7 @@ class Bench(NamedTuple):
 
 def benches() -> Iterator[Bench]:
     """Every speed of the bar."""
-    for traversal, order in (("ud", "zbh1"), ("loop", "interleaved_1f1b")):
+    for traversal, order in (("ud", "zbh1"), ("wave", "zbv"), ("loop", "interleaved_1f1b")):
         yield Bench(f"model, {order}", partial(_kernel, traversal, order), "million blocks/s", 10, higher=True)
     yield Bench("greedy, n_sub 8, order and idealised plan", partial(_greedy, 8), "s", 0.1)
 
