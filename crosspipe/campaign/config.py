@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from crosspipe.campaign.costs import CostsConfig
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.spec import RunConfig
 from crosspipe.problem.architecture import ModelConfig
@@ -215,6 +216,7 @@ class PointConfig(_Section, frozen=True, kw_only=True):
     dry_run: bool = False
     strict: bool = False
     model: ModelConfig
+    costs: CostsConfig = CostsConfig()
     cluster: ClusterConfig
     network: NetworkConfig
     schedule: ScheduleConfig
@@ -243,6 +245,10 @@ def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ign
 
 def check_possible(config: PointConfig) -> None:
     """UsageError for what is well-formed but cannot run: a model without a decoder, a text that is not there."""
+    if not config.costs.measured:
+        if config.until == "run":
+            raise UsageError("until", "run", "nothing can run at costs that are not measured", "use until=solve")
+        return
     if config.model.cost_only:
         raise UsageError(
             "model",

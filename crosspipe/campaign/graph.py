@@ -105,6 +105,8 @@ def layout(config: PointConfig) -> tuple[str, Split]:
 
 def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list[Node]:
     """The nodes of one point, in the order of the road."""
+    if not config.costs.measured:
+        return _simulated_road(config)
     traversal, split = layout(config)
     place = _place(config.cluster)
     profile, pipeline = config.profile, config.pipeline
@@ -161,6 +163,32 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         ),
     }  # fmt: skip
     return [made[stage] for stage in _DEPTH[config.until]]
+
+
+def _simulated_road(config: PointConfig) -> list[Node]:
+    """The nodes of a point whose costs are not measured: nothing to profile, nothing to run."""
+    traversal, split = layout(config)
+    costs = msgspec.to_builtins(msgspec.structs.replace(config.costs, name=""))
+    model = msgspec.to_builtins(config.model)
+    blocks = Request(
+        stage="blocks",
+        version=VERSIONS["blocks"],
+        config={"costs": costs, "model": model, "traversal": traversal, "layers": [list(row) for row in split]},
+    )
+    solve = Request(
+        stage="solve",
+        version=VERSIONS["solve"],
+        config={**_solve_config(config), "pace": None},
+        inputs={"blocks": blocks.reference},
+    )
+    nodes = [
+        Node(request=blocks, points=(), cluster=config.cluster, group="given", per_job=1000),
+        Node(
+            request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
+            per_job=config.solver.points_per_job,
+        ),
+    ]  # fmt: skip
+    return [node for node in nodes if node.request.stage in _DEPTH[config.until]]
 
 
 def _place(cluster: ClusterConfig) -> str:

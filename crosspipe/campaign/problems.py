@@ -19,13 +19,14 @@ MIB = 2**20
 
 
 def build_problem(
-    blocks: BlockCosts, links: LinkTable, *, network: NetworkConfig, pipeline: PipelineConfig, pace: float | None
+    blocks: BlockCosts, links: LinkTable | None, *, network: NetworkConfig, pipeline: PipelineConfig, pace: float | None
 ) -> Problem:
     """The Problem of one point.
 
     Profiled durations are multiplied by `pace` (None: 1); T_F is that of the paced blocks, so ratios of T_F mean the
     same whatever the pace, and a link in ms and Gbit/s is taken as it is. T_bw is the serialisation of the largest
-    message across sites. Rank r of the link table is stage r.
+    message across sites. Rank r of the link table is stage r; without a table (a simulated point) messages inside a
+    site cost nothing and those across sites must be injected.
 
     Raises FieldError where blocks and pipeline do not belong together, a link was not measured, or the measured link
     across sites is slower than the injected one by more than `network.tolerance` of T_F.
@@ -50,12 +51,19 @@ def build_problem(
     def hop(source: int, target: int, size: int) -> Hop:
         if source == target:
             return Hop()
-        measured = links.between(source, target)
-        as_measured = Hop(latency_ns=measured.latency_ns, serialisation_ns=measured.serialisation_ns(size))
+        if links is None:
+            as_measured = Hop()
+        else:
+            measured = links.between(source, target)
+            as_measured = Hop(latency_ns=measured.latency_ns, serialisation_ns=measured.serialisation_ns(size))
         if sites[source] == sites[target]:
             return as_measured
         wire = wire_name(sites[source], sites[target])
         if injected is None:
+            if links is None:
+                raise FieldError(
+                    "network.kind", "measured", "no links are measured for a simulated point", "inject: network=ratios"
+                )
             return Hop(latency_ns=as_measured.latency_ns, serialisation_ns=as_measured.serialisation_ns, wire=wire)
         wanted = injected(size, wire)
         _check_measured(as_measured, wanted, source, target, size, reference_ns, network.tolerance)

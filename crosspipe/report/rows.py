@@ -51,12 +51,15 @@ def point_row(artifacts: PointArtifacts, varying: Sequence[str]) -> dict[str, An
     if artifacts.run is not None:
         row |= _run_values(artifacts.run)
     elif artifacts.blocks is not None and row.get("predicted_makespan_ms") is not None:
-        row["predicted_iteration_ms"] = row["predicted_makespan_ms"] + _after_ms(artifacts.blocks, row["pace"] or 1.0)
+        after_ms = _after_ms(artifacts.blocks, row["pace"] or 1.0)
+        row["predicted_iteration_ms"] = None if after_ms is None else row["predicted_makespan_ms"] + after_ms
     return row
 
 
-def _after_ms(blocks: BlockCosts, pace: float) -> float:
-    """Gradient norm and optimizer step of the slowest stage, at the pace of the run to come, in ms."""
+def _after_ms(blocks: BlockCosts, pace: float) -> float | None:
+    """Gradient norm and optimizer step of the slowest stage, at the pace of the run to come, in ms; None if unknown."""
+    if not blocks.gradient_norm_ns or not blocks.optimizer_step_ns:
+        return None
     return pace * (max(blocks.gradient_norm_ns, default=0) + max(blocks.optimizer_step_ns, default=0)) / 1e6
 
 
