@@ -1,4 +1,4 @@
-"""Checkpoints of the training state: a folder each, with a safetensors file per rank and one JSON that says whose it is.
+"""Checkpoints of the training state: a folder each, with a file of tensors per rank and one JSON that says whose it is.
 
 Nothing is pickled. A checkpoint is there whole or not at all: the ranks write into a folder with another name, and the
 first renames it when all have. It belongs to one problem, schedule and split, and is refused by any other, since only
