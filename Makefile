@@ -9,7 +9,7 @@ BENCHES := $(filter-out tests/bench/test_%,$(wildcard tests/bench/*.py))
 PYTEST := $(BIN)/python -m pytest --forbid-skips
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench wheel clean
+.PHONY: help install demo test test-cluster check bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,10 @@ demo: install  ## the whole road on this machine: measure, solve, run, report (m
 test: install  ## the test suite without Slurm: parallel tests first, then the serial ones alone
 	$(PYTEST) -n auto -m "not serial and not cluster $(GPU)"
 	$(LOCK) $(PYTEST) -m "serial and not cluster $(GPU)"
+
+test-cluster: install  ## the tests that need a real Slurm: starts four-node clusters on this machine (root, Debian 12)
+	slurm/devcluster/cluster.sh install
+	$(PYTEST) -n 4 -m cluster tests/cluster
 
 check: install  ## lint, format, types and the import contract
 	$(BIN)/ruff check .

@@ -222,6 +222,8 @@ cmd_install() {
     dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || packages+=("$package")
   done
   ((${#packages[@]})) || return 0
+  command -v apt-get >/dev/null || die "cannot install ${packages[*]}: this machine has no apt-get"
+  ((EUID == 0)) || die "cannot install ${packages[*]}: needs root"
   apt-get update -q
   DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${packages[@]}"
 }

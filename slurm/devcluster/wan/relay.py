@@ -1,8 +1,8 @@
 """One direction of a wide-area link: packets from one TUN device to another, after delay, wire and loss.
 
-It runs as a process per direction, with the two devices as inherited file descriptors, and does nothing but this. The
-wire serves packets one after the other at its rate, in front of it a queue that drops what would wait too long; then the
-delay. SIGHUP makes it read its settings again. SIGSTOP is a partition, SIGCONT its end.
+A process per direction, with the two devices as inherited file descriptors; it does nothing but this. The wire serves
+packets one after the other at its rate, in front of it a queue that drops what would wait too long; then the delay.
+SIGHUP makes it read its settings again. SIGSTOP is a partition, SIGCONT its end.
 """
 
 from __future__ import annotations

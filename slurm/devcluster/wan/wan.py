@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A wide-area link on one machine: two network namespaces, real TCP between them, a relay that makes it far and slow.
 
-What travels here is not built from CrossPipe's model of a link: kernels send and acknowledge, packets queue, get lost and
-are sent again. Needs root and /dev/net/tun, nothing else; kernels without netem will do.
+What travels here is not built from CrossPipe's model of a link: kernels send and acknowledge, packets queue, get lost
+and are sent again. Needs root and /dev/net/tun, nothing else; kernels without netem will do.
 """
 
 from __future__ import annotations
