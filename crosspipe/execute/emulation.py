@@ -11,10 +11,15 @@ from __future__ import annotations
 import fcntl
 import mmap
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from crosspipe.execute.variation import Bandwidth
 from crosspipe.problem import Hop
+
+_CONSTANT = Bandwidth()
 
 
 class Departure(NamedTuple):
@@ -33,14 +38,14 @@ class Wire(Protocol):
 
 
 class OwnWire:
-    """A wire with one sender: its state is a number."""
+    """A wire with one sender: its state is a number. `bandwidth` varies it over time."""
 
-    def __init__(self) -> None:
-        self._free_ns = 0
+    def __init__(self, bandwidth: Bandwidth = _CONSTANT) -> None:
+        self._free_ns, self._bandwidth = 0, bandwidth
 
     def depart(self, ready_ns: int, hop: Hop) -> Departure:
         """See `Wire`."""
-        departure, self._free_ns = _serve(ready_ns, self._free_ns, hop)
+        departure, self._free_ns = _serve(ready_ns, self._free_ns, hop, self._bandwidth)
         return departure
 
 
@@ -50,7 +55,8 @@ class SharedWire:
     First come, first served by the moment of the call, which follows the block's end by microseconds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, bandwidth: Bandwidth = _CONSTANT) -> None:
+        self._bandwidth = bandwidth
         with path.open("ab") as file:  # whoever comes first makes it; the others find it
             file.truncate(8)
         self._file = path.open("r+b")
@@ -61,29 +67,40 @@ class SharedWire:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             (free_ns,) = struct.unpack("<q", self._free[:8])
-            departure, free_ns = _serve(ready_ns, free_ns, hop)
+            departure, free_ns = _serve(ready_ns, free_ns, hop, self._bandwidth)
             self._free[:8] = struct.pack("<q", free_ns)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         return departure
 
 
-def _serve(ready_ns: int, free_ns: int, hop: Hop) -> tuple[Departure, int]:
+def _serve(ready_ns: int, free_ns: int, hop: Hop, bandwidth: Bandwidth) -> tuple[Departure, int]:
     start = max(ready_ns, free_ns)
-    served = start + hop.serialisation_ns
+    served = bandwidth.finish_ns(start, hop.serialisation_ns) if bandwidth.factors else start + hop.serialisation_ns
     return Departure(start, served, served + hop.latency_ns), served
 
 
 def depart_unshared(ready_ns: int, hop: Hop) -> Departure:
     """A message on a hop without a wire: nothing queues."""
-    return _serve(ready_ns, ready_ns, hop)[0]
+    return _serve(ready_ns, ready_ns, hop, _CONSTANT)[0]
 
 
-def open_wires(wire_senders: dict[str, tuple[int, ...]], rank: int, directory: Path) -> dict[str, Wire]:
-    """The wires `rank` sends over; those with several senders share a file in `directory`."""
+def open_wires(
+    wire_senders: dict[str, tuple[int, ...]],
+    rank: int,
+    directory: Path,
+    *,
+    bandwidth: Mapping[str | None, Bandwidth] = MappingProxyType({}),
+) -> dict[str, Wire]:
+    """The wires `rank` sends over; those with several senders share a file in `directory`.
+
+    `bandwidth` holds what varies by wire; None stands for every wire that is not named.
+    """
     names = sorted(wire_senders)
-    return {
-        wire: OwnWire() if len(wire_senders[wire]) == 1 else SharedWire(directory / f"wire-{names.index(wire)}")
-        for wire in names
-        if rank in wire_senders[wire]
-    }
+    wires: dict[str, Wire] = {}
+    for number, wire in enumerate(names):
+        varying = bandwidth.get(wire, bandwidth.get(None, _CONSTANT))
+        if rank in wire_senders[wire]:
+            alone = len(wire_senders[wire]) == 1
+            wires[wire] = OwnWire(varying) if alone else SharedWire(directory / f"wire-{number}", varying)
+    return wires

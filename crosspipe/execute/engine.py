@@ -11,35 +11,24 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import Clock, agree_start
+from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.emulation import Departure, Wire, depart_unshared
+from crosspipe.execute.failure import PeerLost
+from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.replicas import Replicas, Step
 from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Header, Receipt, Transport
+from crosspipe.execute.variation import Jitter
 from crosspipe.problem import Problem
 from crosspipe.schedule.order import Block, Message
-
-
-class Stage(Protocol):
-    """What the engine needs of a (stage, chunk): see `crosspipe.model.SplitBackward`."""
-
-    stage: nn.Module
-
-    def forward(self, mb: int, x: Tensor, target: Tensor | None = None) -> Tensor: ...
-    def input_grad(self, mb: int, grad: Tensor | None) -> Tensor | None: ...
-    def weight_grad(self, mb: int, piece: int = 0, pieces: int = 1) -> None: ...
-    def backward(self, mb: int, grad: Tensor | None) -> Tensor | None: ...
-
-
-Batch = Callable[[int, int], tuple[Tensor, Tensor]]  # (iteration, microbatch) -> input of the model, target
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,18 +77,12 @@ class Engine:
         batch: Batch,
         settings: Settings,
         replicas: Replicas | None = None,
+        jitter: Jitter | None = None,
         at: Callable[[int, int], None] = lambda iteration, action: None,
     ) -> None:
-        for slot, size in enumerate(plan.slot_bytes):
-            if size != message_format.size_bytes:
-                raise FieldError(
-                    f"slot_bytes[{slot}]",
-                    size,
-                    f"messages are {message_format.size_bytes} bytes",
-                    "lower the plan anew",
-                )
-        self.problem, self.plan, self.stages, self.step, self.replicas = problem, plan, stages, step, replicas
-        self.transport, self.clock, self.wires, self.batch, self.settings = transport, clock, wires, batch, settings
+        self.problem, self.step, self.replicas = problem, step, replicas
+        self.transport, self.clock, self.wires, self.settings = transport, clock, wires, settings
+        self._mathematics = Mathematics(problem, plan.rank, stages, batch)
         self._at = at
         self._do = {
             "post": self._post,
@@ -111,37 +94,72 @@ class Engine:
             "gathered": self._gathered,
             "reduce": self._start_beside,
         }
-        dtype = getattr(torch, message_format.dtype)
-        self._slots = [torch.empty(message_format.shape, dtype=dtype) for _ in plan.slot_bytes]
+        self.jitter, self.message_format = jitter, message_format
+        self._slots: list[Tensor] = []
+        self.adopt(plan)
         self._sent = [0] * transport.size  # messages so far, by target
         self._posted = [0] * transport.size  # and by source
-        self._receipts: dict[Message, tuple[int, Receipt]] = {}  # posted, not waited for: number on its channel
+        self._receipts: dict[Message, tuple[int, Receipt, int]] = {}  # posted, not waited for: number on its channel
         self._inputs: dict[Message, tuple[Tensor, int]] = {}  # arrived, not used: tensor, arrival
         self._outputs: dict[Message, tuple[Tensor, int]] = {}  # made, not sent: tensor, end of its block
         self._beside: dict[Message, tuple[int, Departure]] = {}  # gathers not waited for: ready, planned life
 
+    def adopt(self, plan: RankPlan) -> None:
+        """Executes `plan` from the next iteration on; to be called by all ranks between the same two iterations.
+
+        Buffers are kept, and grown or shrunk to what the plan asks. Raises FieldError if it was lowered for messages of
+        another size.
+        """
+        shape, dtype, expected = msgspec.structs.astuple(self.message_format)
+        for slot, size in enumerate(plan.slot_bytes):
+            if size != expected:
+                raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
+        self.plan = plan
+        del self._slots[len(plan.slot_bytes) :]
+        missing = len(plan.slot_bytes) - len(self._slots)
+        self._slots += [torch.empty(shape, dtype=getattr(torch, dtype)) for _ in range(missing)]
+
     def iterate(self, index: int) -> Trace:
-        """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective."""
+        """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective.
+
+        What ends it names the action at which it ended: PeerLost for a rank that does not answer, CrosspipeError for
+        memory that is not there.
+        """
+        self._number = -1
+        try:
+            return self._iterate(index)
+        except PeerLost as error:
+            raise PeerLost(error.peer, f"{self.plan.where(self._number)}: {error}") from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            words = (str(error).strip() or "MemoryError").splitlines()[0]
+            raise CrosspipeError(f"out of memory at {self.plan.where(self._number)}: {words}") from error
+
+    def _iterate(self, index: int) -> Trace:
         self.step.begin()
         notes = _Notes(index, agree_start(self.transport, self.clock))
         self.clock.wait_until(notes.begin)
         for number, action in enumerate(self.plan.actions):
-            self._at(index, number)
+            self._number = number
+            self._at(index, self._number)
             self._do[action.kind](notes, action)
-        self._at(index, len(self.plan.actions))
+        self._number = len(self.plan.actions)
+        self._at(index, self._number)
         return self._finish(notes)
 
     def _post(self, notes: _Notes, action: Action) -> None:
         assert action.message is not None
         number = self._posted[action.peer]
         self._posted[action.peer] += 1
-        self._receipts[action.message] = number, self.transport.post_receive(action.peer, self._slots[action.slot])
+        receipt = self.transport.post_receive(action.peer, self._slots[action.slot])
+        self._receipts[action.message] = number, receipt, self.clock.now()
 
     def _wait(self, notes: _Notes, action: Action) -> None:
         message = action.message
         assert message is not None
         waited = self.clock.now()
-        number, receipt = self._receipts.pop(message)
+        number, receipt, posted = self._receipts.pop(message)
         header = receipt.wait()
         resumed = received = self.clock.now()
         if header.number != number:
@@ -153,16 +171,16 @@ class Engine:
             arrival = received
         # detached: what autograd hangs on an input must not stay with the buffer
         self._inputs[message] = self._slots[action.slot].detach(), arrival
-        times = (header.ready_ns, header.start_ns, header.served_ns, arrival, waited, received, resumed)
+        times = (header.ready_ns, header.start_ns, header.served_ns, arrival, waited, received, resumed, posted)
         notes.messages.append(TracedMessage(message, *times))
 
     def _compute(self, notes: _Notes, action: Action) -> None:
         block = action.block
         assert block is not None
-        needed = self._needed(block)
-        tensor, arrival = (None, notes.begin) if needed is None else self._inputs.pop(needed)
+        source = needed(self.problem, self.plan.rank, block)
+        tensor, arrival = (None, notes.begin) if source is None else self._inputs.pop(source)
         raw_start = self.clock.now()
-        output = self._run(notes, block, tensor)
+        output, loss = self._mathematics.run(notes.index, block, tensor)
         computed = self.clock.now()
         if self.settings.paced:
             cost = self.problem.costs[self.plan.rank][block.chunk]
@@ -173,62 +191,40 @@ class Engine:
             start, end, raw_end = raw_start, computed, computed
         notes.planned = end
         notes.blocks.append(TracedBlock(block, start, end, raw_start, computed, raw_end))
+        if loss is not None:
+            notes.losses.append(loss)
         if output is not None:
-            self._pass_on(notes, block, output, end, raw_end)
+            self._pass_on(notes, block, output)
 
-    def _needed(self, block: Block) -> Message | None:
-        """The message a block uses; None for W, for F of the first and D of the last position."""
-        position = self.problem.position(self.plan.rank, block.chunk)
-        if block.kind == "F":
-            return Message("F", position - 1, block.microbatch) if position else None
-        if block.kind == "W" or position == self.problem.positions - 1:
-            return None
-        return Message("D", position + 1, block.microbatch)
-
-    def _run(self, notes: _Notes, block: Block, tensor: Tensor | None) -> Tensor | None:
-        """The mathematics of a block; returns what goes to another position."""
-        kind, chunk, microbatch, piece, pieces = block
-        stage = self.stages[chunk]
-        if kind == "F":
-            position = self.problem.position(self.plan.rank, chunk)
-            last = position == self.problem.positions - 1
-            tokens, target = self.batch(notes.index, microbatch) if position == 0 or last else (None, None)
-            output = stage.forward(microbatch, tokens if position == 0 else tensor, target if last else None)
-            if not last:
-                return output
-            notes.losses.append(output)
-            return None
-        if kind == "W":
-            stage.weight_grad(microbatch, piece, pieces)
-            return None
-        return (stage.input_grad if kind == "D" else stage.backward)(microbatch, tensor)
-
-    def _pass_on(self, notes: _Notes, block: Block, output: Tensor, end: int, raw_end: int) -> None:
-        position = self.problem.position(self.plan.rank, block.chunk)
-        message = Message("F" if block.kind == "F" else "D", position, block.microbatch)
-        target = position + 1 if block.kind == "F" else position - 1
-        if target < 0:
+    def _pass_on(self, notes: _Notes, block: Block, output: Tensor) -> None:
+        """Keeps what a block made for its send, or hands it over where it stays on this rank."""
+        passed = made(self.problem, self.plan.rank, block)
+        if passed is None:
             return
-        if self.problem.place(target)[0] != self.plan.rank:
+        message, target = passed
+        end, raw_end = notes.blocks[-1].end_ns, notes.blocks[-1].raw_end_ns
+        if target != self.plan.rank:
             self._outputs[message] = output, raw_end
             return
         self._inputs[message] = output, end
-        notes.messages.append(TracedMessage(message, end, end, end, end, raw_end, raw_end, raw_end))
+        notes.messages.append(TracedMessage(message, end, end, end, end, raw_end, raw_end, raw_end, end))
 
     def _send(self, notes: _Notes, action: Action) -> None:
         message = action.message
         assert message is not None
         output, ready = self._outputs.pop(message)
-        departure = self._depart(message, ready)
+        departure = self._depart(notes, message, ready)
         self.transport.send(action.peer, Header(self._sent[action.peer], ready, *departure), output)
         self._sent[action.peer] += 1
         notes.sent += 1
 
-    def _depart(self, message: Message, ready: int) -> Departure:
+    def _depart(self, notes: _Notes, message: Message, ready: int) -> Departure:
         hop = self.problem.message_hop(message.kind, message.position)
         assert hop is not None
         if not self.settings.emulate:
             return Departure(ready, ready, ready)
+        if self.jitter is not None:
+            hop = self.jitter.vary(hop, notes.index, message)
         if hop.wire is None:
             return depart_unshared(ready, hop)
         return self.wires[hop.wire].depart(ready, hop)
@@ -241,7 +237,7 @@ class Engine:
         start = replicas.gather if message.kind == "gather" else replicas.reduce
         start(self.problem.place(message.position)[1])
         ready = notes.blocks[-1].raw_end_ns if notes.blocks else notes.begin
-        self._beside[message] = ready, self._depart(message, ready)
+        self._beside[message] = ready, self._depart(notes, message, ready)
 
     def _gathered(self, notes: _Notes, action: Action) -> None:
         message = action.message
@@ -260,7 +256,7 @@ class Engine:
             resumed = self.clock.wait_until(arrival)
         else:
             arrival, resumed = max(arrival, received), received
-        notes.messages.append(TracedMessage(message, ready, *departure[:2], arrival, waited, received, resumed))
+        notes.messages.append(TracedMessage(message, ready, *departure[:2], arrival, waited, received, resumed, ready))
         return arrival
 
     def _release(self, notes: _Notes, action: Action) -> None:
@@ -309,3 +305,8 @@ class Engine:
             return start + duration, self.clock.wait_until(start + duration)
         now = self.clock.now()
         return now, now
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch says it on a CPU by a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from crosspipe.execute.engine import Batch, Stage
+from crosspipe.execute.mathematics import Batch, Stage
 from crosspipe.execute.plan import Format, RankPlan
 from crosspipe.model.memory import StorageTracker
 from crosspipe.problem import Problem

@@ -62,6 +62,15 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Memory of all receive buffers, beside the activations."""
         return sum(self.slot_bytes)
 
+    def where(self, number: int) -> str:
+        """The action of that number in words, with its place in the schedule: the block that is due there."""
+        if not 0 <= number < len(self.actions):
+            return "the start of the iteration" if number < 0 else "the end of the blocks, with the other ranks"
+        due = [(i, a.block) for i, a in enumerate(self.actions) if a.block is not None]
+        place, block = next(((k, b) for k, (i, b) in enumerate(due) if i >= number), (len(due), None))
+        at = "after its last block" if block is None else f"block {place + 1} of {len(due)}, {block}"
+        return f"action {number} of {len(self.actions)}, '{self.actions[number]}' (stage {self.rank}, {at})"
+
     def channels(self) -> dict[tuple[int, int], tuple[Message, ...]]:
         """(source, target) -> its messages in the order this rank sends or posts them. At most four in a `ud` plan."""
         found: dict[tuple[int, int], list[Message]] = {}

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from crosspipe.execute.engine import Batch
+from crosspipe.execute.mathematics import Batch
 from crosspipe.store.files import replacing
 
 

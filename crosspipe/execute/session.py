@@ -23,6 +23,7 @@ import msgspec
 from crosspipe.errors import CrosspipeError, StageFailed
 from crosspipe.execute.failure import find_culprit, forget, log_file, position_file
 from crosspipe.execute.lowering import lower_point
+from crosspipe.execute.partial import forget_traces, keep_partial
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.position import SETTING_UP, read_position
 from crosspipe.execute.spec import PARENT, RECORD_FILE, Point, Session
@@ -81,6 +82,7 @@ def run_points(
     try:
         while given:
             forget(directory, session.ranks)
+            forget_traces(directory, range(session.ranks))
             rendezvous = directory / f"rendezvous-{uuid.uuid4().hex[:12]}"
             attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=f"file://{rendezvous.resolve()}")
             for outcome in _attempt(attempt, on_progress, launch or launch_local):
@@ -158,11 +160,13 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
         pids = {rank: process.pid for rank, process in enumerate(ranks)}
     culprit = find_culprit(directory, codes, pids)
     log = log_file(directory, culprit.rank)
-    failure = StageFailed(f"{culprit}; end of {log}: {_tail(log) or '(empty)'}")
     for point in _finished(points[done:]):
         yield Outcome(point, load(Path(point.out, RECORD_FILE), RunRecord), None)
         done += 1
     at = SETTING_UP if culprit.position is None else culprit.position.point
+    kept = keep_partial(session, at, points[at], str(culprit)) if at in range(done, len(points)) else None
+    partly = f"; what was finished is in {kept}" if kept is not None else ""
+    failure = StageFailed(f"{culprit}{partly}; end of {log}: {_tail(log) or '(empty)'}")
     failed = points[done:] if at == SETTING_UP else points[done : at + 1]
     yield from (Outcome(point, None, failure) for point in failed)
 

@@ -28,7 +28,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     the cluster; None: as fast as it goes. `iterations` are measured after `warmup` more. `data`: file or folder of text
     (None: the Python standard library's sources). `post_ahead_ms`: how long before the predicted time of its send a
     receive is posted (None: only when it is used). `check_gradients` compares the first iteration's gradients with one
-    process. `timeout_s` bounds every wait for another rank, `startup_timeout_s` the time until the first iteration.
+    process. `jitter_ms`: mean of the random time added to the latency of emulated messages. `bandwidth_trace`: CSV file
+    that varies the bandwidth of emulated wires (`crosspipe.execute.variation`). `swap_file`: a Plan or Schedule that
+    appears there takes over between two iterations. `timeout_s` bounds every wait for another rank, `startup_timeout_s`
+    the time until the first iteration.
     """
 
     pace: float | None
@@ -41,6 +44,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     transport: str = "gloo"
     post_ahead_ms: float | None = 0.0
     check_gradients: bool = True
+    jitter_ms: float = 0.0
+    bandwidth_trace: str | None = None
+    swap_file: str | None = None
     points_per_job: int = 4
     timeout_s: float = 60.0
     startup_timeout_s: float = 180.0
@@ -56,6 +62,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError(f"run.{name}", getattr(self, name), f"is below {least}", f"use {least} or more")
         if self.transport != "gloo":
             raise UsageError("run.transport", self.transport, "no such transport in this version", "use gloo")
+        if not 0 <= self.jitter_ms < math.inf:
+            raise UsageError("run.jitter_ms", self.jitter_ms, "is not a finite time >= 0", "use 0 for none")
         if self.post_ahead_ms is not None and not 0 <= self.post_ahead_ms < math.inf:
             raise UsageError("run.post_ahead_ms", self.post_ahead_ms, "is not a finite time >= 0", "use 0, or null")
 

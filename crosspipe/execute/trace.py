@@ -39,7 +39,7 @@ class TracedMessage(NamedTuple):
     """A received message (or one handed over inside the rank): its life by the header, and what the receiver saw.
 
     `arrival_ns` is the moment it counted from. The rank began to wait for it at `waited_ns`, the bytes were there at
-    `received_ns` at the latest, the rank went on at `resumed_ns`.
+    `received_ns` at the latest, the rank went on at `resumed_ns`; its receive was posted at `posted_ns`.
     """
 
     message: Message
@@ -50,6 +50,7 @@ class TracedMessage(NamedTuple):
     waited_ns: int
     received_ns: int
     resumed_ns: int
+    posted_ns: int
 
     @property
     def lateness_ns(self) -> int:

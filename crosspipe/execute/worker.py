@@ -21,25 +21,28 @@ from pathlib import Path
 
 import msgspec
 import torch
-from torch import nn
 
 from crosspipe.errors import FieldError, UsageError
-from crosspipe.execute.clock import Clock, common_clock
+from crosspipe.execute.clock import Clock, CommonClock, agree_start
 from crosspipe.execute.data import Batches, read_corpus
 from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.environment import describe
 from crosspipe.execute.failure import PeerLost, log_file, position_file, report_failures
+from crosspipe.execute.loop import run_iterations
 from crosspipe.execute.lowering import lower_point
+from crosspipe.execute.partial import TraceLog, trace_file
 from crosspipe.execute.peak import peak_activation_bytes
-from crosspipe.execute.plan import Plan
+from crosspipe.execute.plan import Plan, RankPlan
 from crosspipe.execute.position import PositionWriter
 from crosspipe.execute.recording import Result, write_point
 from crosspipe.execute.reference import relative_error, write_reference
 from crosspipe.execute.replicas import PlainStep
 from crosspipe.execute.spec import PARENT, Point, Session
+from crosspipe.execute.swap import Swapper, WatchedFile
 from crosspipe.execute.trace import Trace
 from crosspipe.execute.transport import Transport, compare_channels, open_transport
+from crosspipe.execute.variation import Bandwidth, Jitter, read_bandwidth
 from crosspipe.model import SplitBackward, build_stage, token_loss
 from crosspipe.model.optimizer import build_optimizer
 from crosspipe.problem import Problem
@@ -121,19 +124,19 @@ class _Member:
         reference = self._reference(problem) if run.check_gradients else None
         self.position.say("comparing channels with the other ranks")
         compare_channels(self.transport, own, session.message_format)
-        clock = common_clock(self.transport)
-        ranks = self._ranks(problem, clock)
+        common = CommonClock(self.transport)
         if session.emulate:
-            check_wires(plan, ranks)
-        self.position.plan([*map(str, own.actions), "gradient norm and optimizer step with the other ranks"])
+            check_wires(plan, self._ranks(problem, common.clock))
+        bandwidth = self._bandwidth(common.clock)
+        self._name_actions(own)
         engine = Engine(
             problem,
             own,
             stages=stages,
             step=PlainStep(build_optimizer([p for _, p in parameters], learning_rate=run.learning_rate)),
             transport=self.transport,
-            clock=clock,
-            wires=open_wires(plan.wire_senders, rank, self.directory),
+            clock=common.clock,
+            wires=open_wires(plan.wire_senders, rank, self.directory, bandwidth=bandwidth),
             message_format=session.message_format,
             batch=self.batches,
             settings=Settings(
@@ -143,39 +146,67 @@ class _Member:
                 optimizer_step_ns=max(session.optimizer_step_ns, default=0),
                 clip_norm=run.clip_norm,
             ),
+            jitter=Jitter(round(run.jitter_ms * 1e6), run.seed) if run.jitter_ms else None,
             at=self.position.at,
         )
-        traces, error = self._iterate(engine, reference, parameters)
+        swapper = None if run.swap_file is None else self._swapper(engine, plan, problem)
+        errors: list[float] = []
+
+        def compare_gradients(trace: Trace) -> None:
+            if trace.index == 0 and reference is not None:
+                errors.append(relative_error(reference, parameters, factor=trace.clip_factor))
+
+        def keep_clock(trace: Trace) -> None:
+            common.keep(trace)
+            engine.clock = common.clock
+
+        log = TraceLog(trace_file(self.directory, rank))
+        self.transport.allgather(b"")
+        self.transport.timeout_s = run.timeout_s
+        traces = run_iterations(
+            engine,
+            range(run.warmup + run.iterations),
+            before=[] if swapper is None else [swapper.before],
+            after=[say_progress, log, compare_gradients, keep_clock],
+        )
+        log.close()
         self.position.say("collecting what the ranks measured")
-        mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=error)
+        mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=max(errors, default=None))
         rows = self.transport.allgather(msgspec.json.encode(mine))
+        ranks = self._ranks(problem, common.clock)
         if rank == 0:
             self.position.say("writing the record")
             results = [msgspec.json.decode(row, type=Result) for row in rows]
-            write_point(session, point, problem, plan, results, ranks, describe(self.transport.name))
+            write_point(
+                session,
+                point,
+                problem,
+                plan,
+                results,
+                ranks,
+                describe(self.transport.name),
+                swaps=() if swapper is None else swapper.swaps,
+            )
 
-    def _iterate(
-        self, engine: Engine, reference: Path | None, parameters: list[tuple[str, nn.Parameter]]
-    ) -> tuple[tuple[Trace, ...], float | None]:
-        """All iterations, and how far this rank's gradients of the first one are from the reference."""
-        run = self.session.run
-        traces: list[Trace] = []
-        error = None
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # what stands now is not looked at again
-        self.transport.allgather(b"")
-        self.transport.timeout_s = run.timeout_s
-        for index in range(run.warmup + run.iterations):
-            trace = engine.iterate(index)
-            traces.append(trace)
-            if trace.loss is not None:
-                spent = (trace.step_end_ns - trace.begin_ns) / 1e6
-                print(f"iteration {index}: loss {trace.loss:.4f}, {spent:.1f} ms", flush=True)
-            if index == 0 and reference is not None:
-                error = relative_error(reference, parameters, factor=trace.clip_factor)
-            gc.collect()  # never while something is timed
-        return tuple(traces), error
+    def _bandwidth(self, clock: Clock) -> dict[str | None, Bandwidth]:
+        """What varies the emulated wires, from now on. Collective."""
+        file, origin = self.session.run.bandwidth_trace, agree_start(self.transport, clock)
+        return {} if file is None else {wire: b.since(origin) for wire, b in read_bandwidth(file).items()}
+
+    def _name_actions(self, plan: RankPlan) -> None:
+        self.position.plan([*map(str, plan.actions), "gradient norm and optimizer step with the other ranks"])
+
+    def _swapper(self, engine: Engine, plan: Plan, problem: Problem) -> Swapper:
+        """Takes over what appears in `run.swap_file`."""
+        session, file = self.session, self.session.run.swap_file
+        assert file is not None
+        return Swapper(
+            engine,
+            plan,
+            WatchedFile(file, lambda schedule: lower_point(session, problem, schedule)),
+            blocking_sends=session.run.post_ahead_ns is not None,
+            adopted=self._name_actions,
+        )
 
     def _ranks(self, problem: Problem, clock: Clock) -> tuple[Rank, ...]:
         """Where every rank runs. Collective."""
@@ -188,6 +219,8 @@ class _Member:
             pid=os.getpid(),
             device="cpu",
             clock_offset_ns=clock.offset_ns,
+            clock_error_ns=clock.error_ns,
+            clock_drift_ppm=clock.drift_ppm,
         )
         rows = self.transport.allgather(msgspec.json.encode(mine))
         return tuple(msgspec.json.decode(row, type=Rank) for row in rows)
@@ -223,6 +256,13 @@ def check_wires(plan: Plan, ranks: Sequence[Rank]) -> None:
                 f"stages {', '.join(map(str, senders))} share it, on hosts {', '.join(hosts)}",
                 "an emulated wire's senders must be on one host: place them so, or use a traversal with one sender",
             )
+
+
+def say_progress(trace: Trace) -> None:
+    """A line in the log of the rank that has the loss."""
+    if trace.loss is not None:
+        spent = (trace.step_end_ns - trace.begin_ns) / 1e6
+        print(f"iteration {trace.index}: loss {trace.loss:.4f}, {spent:.1f} ms", flush=True)
 
 
 def _write_to(log: Path) -> None:

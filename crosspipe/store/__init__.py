@@ -2,7 +2,7 @@
 
 from crosspipe.store.claims import Claim, my_claim
 from crosspipe.store.files import load, save
-from crosspipe.store.records import Iteration, Rank, RunRecord
+from crosspipe.store.records import Iteration, Rank, RunRecord, Swap
 from crosspipe.store.request import Request
 from crosspipe.store.store import Done, Making, Store
 from crosspipe.store.timelines import read_timelines, write_timelines
@@ -16,6 +16,7 @@ __all__ = [
     "Request",
     "RunRecord",
     "Store",
+    "Swap",
     "load",
     "my_claim",
     "read_timelines",

@@ -10,8 +10,10 @@ from crosspipe.problem import Finding
 class Iteration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training iteration. Times in ns; `makespan_ns` first event to last, `iteration_ns` with norm and optimizer.
 
-    With pacing these are anchored times; `raw_makespan_ns` is what the wall clock said. A block or message is late when
-    it ended after its anchor.
+    With pacing these are anchored times; `raw_makespan_ns` is what the wall clock said, `resimulated_makespan_ns` what
+    the performance model says of the raw durations. A block or message is late when it ended after its anchor.
+    `excess_ns` says where the time beyond the prediction went, along the critical path: late_blocks, late_messages,
+    late_posts, waiting, and other_path (mostly negative: that path is shorter in the prediction than its longest).
     """
 
     index: int
@@ -27,10 +29,21 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     late_messages: int = 0
     largest_lateness_ns: int = 0
     total_lateness_ns: int = 0
+    resimulated_makespan_ns: int | None = None
+    excess_ns: dict[str, int] = {}
+
+
+class Swap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan that was offered before `iteration`: taken by all ranks from then on, or refused by all with a reason."""
+
+    iteration: int
+    schedule_name: str
+    predicted_makespan_ns: int
+    refused: str | None = None
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where one rank ran."""
+    """Where one rank ran, and its clock against rank 0's: offset with its largest possible error, and drift."""
 
     rank: int
     stage: int
@@ -39,6 +52,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pid: int
     device: str
     clock_offset_ns: int = 0
+    clock_error_ns: int = 0
+    clock_drift_ppm: float = 0.0
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="run_record"):
@@ -65,6 +80,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gradient_relative_error: float | None = None
     delay_error_ns: dict[str, int] = {}
     messages_sent: int = 0
+    swaps: tuple[Swap, ...] = ()
     findings: tuple[Finding, ...] = ()
     ranks: tuple[Rank, ...] = ()
     environment: dict[str, str] = {}

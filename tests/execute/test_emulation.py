@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inprocess_ranks import run_ranks
 
-from crosspipe.execute.clock import Clock, _measure, agree_start, common_clock
+from crosspipe.execute.clock import Clock, CommonClock, _measure, agree_start
 from crosspipe.execute.emulation import OwnWire, SharedWire, depart_unshared, open_wires
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.transport import Header
@@ -70,7 +70,7 @@ def test_waiting_never_ends_early():
 
 def test_ranks_of_one_host_share_its_clock_and_agree_on_a_start():
     def body(transport):
-        clock = common_clock(transport)
+        clock = CommonClock(transport).clock
         before = clock.now()
         return clock, before, agree_start(transport, clock, lead_ns=1_000_000)
 
