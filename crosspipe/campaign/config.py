@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from crosspipe.campaign.cluster import ClusterConfig, Count, Section
 from crosspipe.campaign.costs import CostsConfig
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.spec import RunConfig
@@ -20,14 +21,9 @@ from crosspipe.problem.architecture import ModelConfig
 T = TypeVar("T")
 Until = Literal["profile", "solve", "run"]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section of the configuration: unknown keys are errors."""
-
-
-class PipelineConfig(_Section, frozen=True, kw_only=True):
+class PipelineConfig(Section, frozen=True, kw_only=True):
     """How the model is laid out: `stages` in all, split evenly and in order over `sites`.
 
     `layers` gives the decoder layers per stage (a list per stage where there are chunks; None: balanced). A stage may
@@ -75,7 +71,7 @@ class PipelineConfig(_Section, frozen=True, kw_only=True):
         return tuple(stage // (self.stages // self.sites) for stage in range(self.stages))
 
 
-class NetworkConfig(_Section, frozen=True, kw_only=True):
+class NetworkConfig(Section, frozen=True, kw_only=True):
     """The link across sites: `measured`, or injected, given in ratios of T_F or in ms and Gbit/s.
 
     `delay` is the pair [T_lat/T_F, T_bw/T_F]; `latency_ratio` and `bandwidth_ratio` set them one by one and win over
@@ -130,7 +126,7 @@ class NetworkConfig(_Section, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, name="", delay=self.ratios(), latency_ratio=None, bandwidth_ratio=None)
 
 
-class ScheduleConfig(_Section, frozen=True, kw_only=True):
+class ScheduleConfig(Section, frozen=True, kw_only=True):
     """The schedule by name; `chunks` model parts per stage where its traversal is a loop; `pieces` is n_sub.
 
     The name fixes the traversal; only `auto`, which searches within one, needs to be told `traversal`.
@@ -142,7 +138,7 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
     pieces: Count = 8
 
 
-class SolverConfig(_Section, frozen=True, kw_only=True):
+class SolverConfig(Section, frozen=True, kw_only=True):
     """How long and with what a search may work. `workers` None: the CPUs of the job."""
 
     time_limit_s: Positive
@@ -151,7 +147,7 @@ class SolverConfig(_Section, frozen=True, kw_only=True):
     points_per_job: Count = 12
 
 
-class ProfileConfig(_Section, frozen=True, kw_only=True):
+class ProfileConfig(Section, frozen=True, kw_only=True):
     """Measurements: how old they may be (`max_age_days`, None: any age) and whether to make new ones.
 
     `links` and `blocks` are passed to the two profilers.
@@ -159,55 +155,15 @@ class ProfileConfig(_Section, frozen=True, kw_only=True):
 
     max_age_days: Annotated[float, msgspec.Meta(ge=0)] | None
     refresh: bool = False
-    links: dict[str, Any] = {}
-    blocks: dict[str, Any] = {}
+    links: dict[str, Any] = msgspec.field(default_factory=dict)
+    blocks: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Resources(_Section, frozen=True, kw_only=True):
-    """What the jobs of one stage ask for. On a laptop only `minutes` and the set-up matter.
+class PointConfig(Section, frozen=True, kw_only=True):
+    """One point: everything that `crosspipe run` was told, resolved.
 
-    `sbatch` passes further options through as they are; `setup` are shell lines before Python starts.
+    `wait` follows a campaign until it ends (None: on this machine yes, on a cluster no).
     """
-
-    minutes: int
-    nodes: int = 1
-    tasks_per_node: int = 1
-    cpus_per_task: int | None = None
-    gpus_per_node: int | None = None
-    memory_gib: float | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
-    srun_args: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    environment: dict[str, str] = {}
-    sbatch: dict[str, str | int | bool | None] = {}
-
-
-class ClusterConfig(_Section, frozen=True, kw_only=True):
-    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, or `debug` (in this process).
-
-    `workers` bounds the jobs at once on a laptop. `resources` has an entry per stage.
-    """
-
-    name: str
-    executor: Literal["local", "slurm", "debug"]
-    workers: int = 1
-    mpiexec: tuple[str, ...] | None = None
-    resources: dict[str, Resources]
-
-    def __post_init__(self) -> None:
-        missing = [stage for stage in ("links", "blocks", "solve", "run") if stage not in self.resources]
-        if missing:
-            raise UsageError("cluster.resources", None, f"has no {missing[0]}", "give every stage's resources")
-        if self.workers < 1:
-            raise UsageError("cluster.workers", self.workers, "nobody would work", "use 1 or more")
-
-
-class PointConfig(_Section, frozen=True, kw_only=True):
-    """One point: everything that `crosspipe run` was told, resolved."""
 
     name: str
     store: str
@@ -215,6 +171,7 @@ class PointConfig(_Section, frozen=True, kw_only=True):
     until: Until = "run"
     dry_run: bool = False
     strict: bool = False
+    wait: bool | None = None
     model: ModelConfig
     costs: CostsConfig = CostsConfig()
     cluster: ClusterConfig

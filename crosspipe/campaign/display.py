@@ -46,7 +46,7 @@ class Bars:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def begin(self, plan: Plan, tasks: Sequence[Task]) -> None:
+    def begin(self, plan: Plan) -> None:
         for stage in STAGES:
             nodes = plan.graph.stage(stage)
             if nodes:
@@ -83,7 +83,7 @@ class Lines:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         return None
 
-    def begin(self, plan: Plan, tasks: Sequence[Task]) -> None:
+    def begin(self, plan: Plan) -> None:
         for node in plan.graph.nodes.values():
             self._totals[node.request.stage] += 1
             self._counts[node.request.stage] += node.reference in plan.cached

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 import crosspipe
 from crosspipe.campaign import outcomes
 from crosspipe.campaign.executors import Executor, Job, make_executor
 from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
+from crosspipe.campaign.outcomes import DRIVER
 from crosspipe.campaign.points import Point
-from crosspipe.campaign.status import DRIVER
 from crosspipe.campaign.tasks import BODIES, Task, pack
 from crosspipe.store import Request, Store, my_claim, save
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, CampaignPoint, Ending, Outcome
@@ -43,7 +45,7 @@ class Plan(NamedTuple):
 class Listener(Protocol):
     """Hears how a campaign goes; `crosspipe.campaign.display` shows it."""
 
-    def begin(self, plan: Plan, tasks: Sequence[Task]) -> None: ...
+    def begin(self, plan: Plan) -> None: ...
 
     def ended(self, node: Node, status: Ending, reason: str) -> None: ...
 
@@ -75,16 +77,37 @@ def plan_campaign(points: Sequence[Point], measurements: Sequence[Request] = ())
     return Plan(tuple(points), store, graph, cached)
 
 
-def plan_tasks(plan: Plan, directory: Path, *, bodies: str = BODIES) -> tuple[Task, ...]:
-    """The jobs that make what `plan` misses, for a campaign in `directory`."""
+def plan_tasks(
+    plan: Plan,
+    directory: Path,
+    *,
+    bodies: str = BODIES,
+    missing: Sequence[str] | None = None,
+    in_flight: Mapping[str, str] | None = None,
+) -> tuple[Task, ...]:
+    """The jobs that make what `plan` misses (or the part `missing` of it), for a campaign in `directory`.
+
+    `in_flight` says which earlier task still makes what they may need.
+    """
     return pack(
         plan.graph,
-        plan.missing,
+        plan.missing if missing is None else missing,
         store=str(plan.store.root.resolve()),
         campaign=str(directory.resolve()),
         settings=_settings(plan),
         bodies=bodies,
+        first=first_numbers(directory),
+        in_flight=in_flight,
     )
+
+
+def first_numbers(directory: Path) -> dict[str, int]:
+    """Per stage, the first number that no task in `directory` has: a job may still read its task."""
+    numbers: dict[str, int] = {}
+    for path in (directory / "tasks").glob("*-*.json"):
+        stage, _, number = path.stem.rpartition("-")
+        numbers[stage] = max(numbers.get(stage, 0), int(number) + 1)
+    return numbers
 
 
 def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str = BODIES) -> Summary:
@@ -98,18 +121,17 @@ def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str
         name: make_executor(cluster.executor, workers=cluster.workers, logs=directory / "logs")
         for name, cluster in clusters.items()
     }
-    _write_campaign(plan, directory)
-    (directory / "tasks").mkdir(exist_ok=True)
+    write_campaign(plan, directory, plan.missing)
+    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim()))
     (directory / "logs").mkdir(exist_ok=True)
-    for task in tasks:
-        save(directory / "tasks" / f"{task.id}.json", task)
-    listener.begin(plan, tasks)
-    ended = _follow(plan, directory, tasks, executors, listener)
+    listener.begin(plan)
+    ended = _Following(plan, directory, executors, listener).follow(tasks)
     return Summary(plan, directory, ended)
 
 
-def _write_campaign(plan: Plan, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+def write_campaign(plan: Plan, directory: Path, missing: Sequence[str]) -> None:
+    """campaign.json, and a clean slate for what is to be made: measurements begun, earlier outcomes forgotten."""
+    (directory / "tasks").mkdir(parents=True, exist_ok=True)
     points = tuple(
         CampaignPoint(name=p.name, labels=p.labels, config=p.plain, keys=plan.graph.keys[p.name]) for p in plan.points
     )
@@ -122,9 +144,8 @@ def _write_campaign(plan: Plan, directory: Path) -> None:
         environment={"crosspipe": crosspipe.__version__, "python": platform.python_version(), "host": platform.node()},
     )
     save(directory / CAMPAIGN_FILE, campaign)
-    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim()))
     enter_campaign(plan.store, directory)
-    for reference in plan.missing:
+    for reference in missing:
         request = plan.graph.nodes[reference].request
         if request.epoch is not None:  # a measurement begun: others join it instead of beginning another
             plan.store.register(request)
@@ -136,58 +157,81 @@ def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
     return {"run": {key: getattr(run, key) for key in NOT_OF_THE_RESULT}}
 
 
-def _follow(
-    plan: Plan, directory: Path, tasks: Sequence[Task], executors: Mapping[str, Executor], listener: Listener
-) -> dict[str, Outcome]:
+class _Following:
     """Submits tasks when what they wait for has ended, and hears of every artifact as it ends."""
-    waiting, running = list(tasks), dict[str, tuple[Task, Job]]()
-    heard: dict[str, Outcome] = {}
 
-    def hear(task: Task) -> None:
+    def __init__(self, plan: Plan, directory: Path, executors: Mapping[str, Executor], listener: Listener) -> None:
+        self._plan, self._directory, self._executors, self._listener = plan, directory, executors, listener
+        self._waiting: list[Task] = []
+        self._running: dict[str, tuple[Task, Job]] = {}
+        self._heard: dict[str, Outcome] = {}
+        self._second: set[str] = set()  # what a job has died of once
+
+    def follow(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        """All `tasks`, to their end; how each artifact ended."""
+        self._waiting = list(tasks)
+        for task in tasks:
+            self._write(task)
+        try:
+            while self._waiting or self._running:
+                self._submit()
+                for task, job in list(self._running.values()):
+                    over = job.ended()
+                    self._hear(task)
+                    if over:
+                        del self._running[task.id]
+                        self._bury(task, job)
+                        self._hear(task)
+                if self._running:
+                    time.sleep(_POLL_S)
+        except BaseException:
+            for _, job in self._running.values():
+                job.cancel()
+            raise
+        return self._heard
+
+    def _submit(self) -> None:
+        unfinished = {task.id for task in self._waiting} | set(self._running)
+        for task in [t for t in self._waiting if not unfinished & set(t.after)]:
+            executor = self._executors[task.cluster.name]
+            if executor.limit is not None and len(self._running) >= executor.limit:
+                continue
+            self._waiting.remove(task)
+            self._running[task.id] = (task, executor.submit(task, self._directory / "tasks" / f"{task.id}.json"))
+
+    def _write(self, task: Task) -> None:
+        save(self._directory / "tasks" / f"{task.id}.json", task)
+
+    def _hear(self, task: Task) -> None:
         for reference in task.references:
-            outcome = None if reference in heard else outcomes.read_outcome(directory, reference)
+            outcome = None if reference in self._heard else outcomes.read_outcome(self._directory, reference)
             if outcome is not None:
-                heard[reference] = outcome
-                listener.ended(plan.graph.nodes[reference], outcome.status, outcome.reason)
-        text = outcomes.hear_now(directory, task.id)
+                self._heard[reference] = outcome
+                self._listener.ended(self._plan.graph.nodes[reference], outcome.status, outcome.reason)
+        text = outcomes.hear_now(self._directory, task.id)
         if text:
-            listener.now(task.stage, text)
+            self._listener.now(task.stage, text)
 
-    try:
-        while waiting or running:
-            unfinished = {task.id for task in waiting} | set(running)
-            for task in [t for t in waiting if not unfinished & set(t.after)]:
-                executor = executors[task.cluster.name]
-                if executor.limit is not None and len(running) >= executor.limit:
-                    continue
-                waiting.remove(task)
-                running[task.id] = (task, executor.submit(task, directory / "tasks" / f"{task.id}.json"))
-            for task, job in list(running.values()):
-                over = job.ended()
-                hear(task)
-                if over:
-                    del running[task.id]
-                    _bury(plan, directory, task, job)
-                    hear(task)
-            if running:
-                time.sleep(_POLL_S)
-    except BaseException:
-        for _, job in running.values():
-            job.cancel()
-        raise
-    return heard
+    def _bury(self, task: Task, job: Job) -> None:
+        """A job that ended without a word about some artifacts: each gets one more job, of its own, then it failed.
 
-
-def _bury(plan: Plan, directory: Path, task: Task, job: Job) -> None:
-    """A job that ended without saying how its artifacts did: they failed with it."""
-    for reference in task.references:
-        if outcomes.read_outcome(directory, reference) is None:
-            done = plan.store.done(reference) is not None
-            outcomes.write_outcome(
-                directory,
-                reference,
-                "done" if done else "failed",
-                reason="" if done else job.how(),
-                log=f"logs/{job.id}_0_log.out",
-                job=job.id,
-            )
+        So one point that kills its job does not take those packed with it along.
+        """
+        for reference, request in task.by_reference.items():
+            if outcomes.read_outcome(self._directory, reference) is not None:
+                continue
+            log = f"logs/{job.id}_0_log.out"
+            if self._plan.store.done(reference) is not None:
+                outcomes.write_outcome(self._directory, reference, "done", log=log, job=job.id)
+            elif reference in self._second:
+                outcomes.write_outcome(self._directory, reference, "failed", reason=job.how(), log=log, job=job.id)
+            else:
+                self._second.add(reference)
+                number = first_numbers(self._directory)[task.stage]
+                again = msgspec.structs.replace(task, id=f"{task.stage}-{number:03d}", requests=(request,))
+                self._write(again)
+                self._waiting = [
+                    msgspec.structs.replace(t, after=(*t.after, again.id)) if task.id in t.after else t
+                    for t in self._waiting
+                ]
+                self._waiting.insert(0, again)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -46,14 +47,15 @@ class Executor(Protocol):
 
 def check_executor(kind: str) -> None:
     """Raises UsageError for an executor that cannot be had here."""
-    if kind not in ("debug", "local"):
-        remedy = "use cluster=local, which also works inside an allocation"
-        raise UsageError("cluster.executor", kind, "this version submits to the machine it runs on", remedy)
+    if kind == "slurm" and shutil.which("sbatch") is None:
+        remedy = "log in to the cluster, or use cluster=local, which also works inside an allocation"
+        raise UsageError("cluster.executor", kind, "there is no sbatch on this machine", remedy)
 
 
 def make_executor(kind: str, *, workers: int, logs: Path) -> Executor:
-    """The executor of a cluster's configuration; job logs go to the folder `logs`. UsageError as `check_executor`."""
-    check_executor(kind)
+    """The executor of a cluster whose jobs this process starts and follows; job logs go to the folder `logs`."""
+    if kind == "slurm":
+        raise UsageError("cluster.executor", kind, "jobs are handed over to Slurm, not followed one by one", "submit")
     return DebugExecutor() if kind == "debug" else LocalExecutor(workers, logs)
 
 

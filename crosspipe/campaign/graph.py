@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from crosspipe.campaign.config import ClusterConfig, PointConfig
+from crosspipe.campaign.cluster import ClusterConfig
+from crosspipe.campaign.config import PointConfig
 from crosspipe.campaign.points import Point
 from crosspipe.errors import UsageError
 from crosspipe.problem.layers import Split, split_model
@@ -35,7 +36,8 @@ _SEARCHED = ("greedy", "exact", "portfolio")  # families that look at time limit
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One artifact to be had: its request, the points that want it, and the cluster whose job makes it.
 
-    Nodes of one stage and one `group` may share a job; `per_job` is how many.
+    Nodes of one stage and one `group` may share a job; `per_job` is how many. `site_of_rank` is the site of each rank
+    that the making starts, () where it starts none.
     """
 
     request: Request
@@ -43,6 +45,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterConfig
     group: str
     per_job: int = 1
+    site_of_rank: tuple[int, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -149,9 +152,13 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         },
         inputs={"blocks": blocks.reference, "solve": solve.reference},
     )
-    session = f"{config.cluster.name} {blocks.key} {msgspec.json.encode(run.config, order='sorted').decode()}"
+    sites = pipeline.site_of_stage()
+    content = msgspec.json.encode((run.config, sites), order="sorted").decode()
+    session = f"{config.cluster.name} {blocks.key} {content}"
     made = {
-        "links": Node(request=links, points=(), cluster=config.cluster, group=links.key),
+        "links": Node(
+            request=links, points=(), cluster=config.cluster, group=links.key, site_of_rank=sites,
+        ),
         "blocks": Node(request=blocks, points=(), cluster=config.cluster, group=blocks.key),
         "solve": Node(
             request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
@@ -159,7 +166,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         ),
         "run": Node(
             request=run, points=(), cluster=config.cluster, group=session,
-            per_job=config.run.points_per_job,
+            per_job=config.run.points_per_job, site_of_rank=sites,
         ),
     }  # fmt: skip
     return [made[stage] for stage in _DEPTH[config.until]]

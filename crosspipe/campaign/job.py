@@ -22,10 +22,10 @@ from crosspipe.campaign.outcomes import JobRecord, read_outcome, say_now, write_
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.store import Making, Store, claims, load, my_claim
+from crosspipe.store.claims import Claim, Lives, holder_lives
 
 Ended = tuple[Making, CrosspipeError | None]  # an artifact and why it failed, if it did
 HEARTBEAT_S = claims.SILENT_S / 20
-PATIENCE_S = 5.0  # for a file system that lags behind the job that made an input
 
 
 class Context(NamedTuple):
@@ -40,15 +40,49 @@ class Context(NamedTuple):
 Body = Callable[[Sequence[Making], Context], Iterator[Ended]]
 
 
-def run_task(path: str) -> None:
-    """Makes what the task file at `path` lists. Ends normally also where artifacts failed: their outcomes say so."""
+class Me(NamedTuple):
+    """The job that this process is: its number, its place in an array, and where its output goes, if that is known.
+
+    `slurm` says whose number it is; else it is that of a process of this machine.
+    """
+
+    job: str
+    index: int | None = None
+    log: str | None = None
+    slurm: bool = False
+
+    def __str__(self) -> str:
+        return self.job if self.index is None else f"{self.job}_{self.index}"
+
+    def claim(self) -> Claim:
+        """A claim of this job; only a scheduler's job can be asked for elsewhere."""
+        return my_claim(self.job, self.index) if self.slurm else my_claim()
+
+
+def myself() -> Me:
+    """Which job this is: submitit's of this machine, Slurm's, or a process that somebody started by hand."""
+    number = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+    if number is not None:
+        return Me(number, None, f"logs/{number}_0_log.out")  # where submitit puts what is printed here
+    if "SLURM_JOB_ID" not in os.environ:
+        return Me(str(os.getpid()))
+    index = os.environ.get("SLURM_ARRAY_TASK_ID")
+    number = os.environ["SLURM_JOB_ID" if index is None else "SLURM_ARRAY_JOB_ID"]
+    me = Me(number, None if index is None else int(index), slurm=True)
+    return me._replace(log=f"logs/{me}_0_log.out") if os.environ.get("SUBMITIT_EXECUTOR") == "slurm" else me
+
+
+def run_task(path: str | Path, lives: Lives = holder_lives) -> None:
+    """Makes what the task file at `path` lists. Ends normally also where artifacts failed: their outcomes say so.
+
+    `lives` tells whether the holder of another's claim still works.
+    """
     task = load(path, Task)
     campaign, store = Path(task.campaign), Store(task.store)
     body: Body = importlib.import_module(task.bodies).BODIES[task.stage]
-    submitted_as = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
-    job = submitted_as or str(os.getpid())
-    log = None if submitted_as is None else f"logs/{job}_0_log.out"  # where submitit puts what is printed here
-    write_job(campaign, JobRecord(task=task.id, job=job, process=my_claim(job), log=log))
+    me = myself()
+    job, log = str(me), me.log
+    write_job(campaign, JobRecord(task=task.id, job=job, process=me.claim(), log=log))
     log_dir = campaign / "logs" / task.id
     log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -60,7 +94,7 @@ def run_task(path: str) -> None:
     context = Context(task, store, log_dir, lambda text: say_now(campaign, task.id, text))
     pending = list(task.references)
     while pending:
-        mine, pending = _take(pending, task, store, campaign, job, log)
+        mine, pending = _take(pending, task, store, campaign, me, lives)
         if mine:
             _make(body, mine, context, end)
         elif pending:
@@ -71,22 +105,27 @@ def run_task(path: str) -> None:
 
 
 def _take(
-    references: Sequence[str], task: Task, store: Store, campaign: Path, job: str, log: str | None
+    references: Sequence[str], task: Task, store: Store, campaign: Path, me: Me, lives: Lives
 ) -> tuple[list[Making], list[str]]:
     """Begins what can be begun; returns that, and what others are making."""
     mine, others = [], []
     requests = task.by_reference
+    job, log = str(me), me.log
     for reference in references:
         request = requests[reference]
         if store.done(reference) is not None:
             write_outcome(campaign, reference, "done", log=log, job=job)
             continue
-        missing = [name for name, source in request.inputs.items() if not _there(store, campaign, source)]
+        missing = [
+            name
+            for name, source in request.inputs.items()
+            if not _there(store, campaign, source, task.cluster.patience_s)
+        ]
         if missing:
             write_outcome(campaign, reference, "blocked", reason=_why(campaign, request.inputs, missing), job=job)
             continue
-        claim = my_claim(job)
-        if store.claim(request, claim) is not None:
+        claim = me.claim()
+        if store.claim(request, claim, lives) is not None:
             others.append(reference)
             continue
         making = store.begin(request, claim)
@@ -98,10 +137,10 @@ def _take(
     return mine, others
 
 
-def _there(store: Store, campaign: Path, source: str) -> bool:
+def _there(store: Store, campaign: Path, source: str, patience_s: float) -> bool:
     if store.done(source) is None and read_outcome(campaign, source) is None:
         with contextlib.suppress(ArtifactError):
-            store.file(source, "done.json", patience_s=PATIENCE_S)
+            store.file(source, "done.json", patience_s=patience_s)
     return store.done(source) is not None
 
 
@@ -150,13 +189,21 @@ def _make(
 
 @contextlib.contextmanager
 def _heartbeat(makings: Mapping[str, Making]) -> Iterator[None]:
-    """Touches the claims of what is being made, so that other machines know that this job lives."""
+    """Touches the claims of what is being made, so that other machines know that this job lives.
+
+    A job that was taken for dead (its node lost its scheduler, and the job was started again elsewhere) ends itself.
+    """
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(HEARTBEAT_S):
             for making in list(makings.values()):
                 claims.touch(making.directory, making.claim)
+                held = claims.current(making.directory)
+                if held is not None and held.claim.token != making.claim.token:
+                    print(f"{making.request.reference[:20]}: job {held.claim.job} took this work over", flush=True)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -18,10 +18,10 @@ from rich.console import Console
 
 from crosspipe.campaign.config import PointConfig, check_possible, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
-from crosspipe.campaign.driver import Plan, plan_campaign, plan_tasks, run_campaign
+from crosspipe.campaign.driver import Listener, Plan, Summary, plan_campaign, plan_tasks, run_campaign
 from crosspipe.campaign.executors import check_executor
 from crosspipe.campaign.points import Point, make_points
-from crosspipe.errors import CrosspipeError
+from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.store import Store, load
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile
 from crosspipe.store.store import REQUEST
@@ -29,18 +29,24 @@ from crosspipe.store.store import REQUEST
 CAMPAIGNS = Path("campaigns")
 
 
+class Stopped(CrosspipeError):
+    """A person stopped looking."""
+
+
 def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]], console: Console) -> int:
     """Runs (or, with `dry_run`, shows) the campaign of all `configs`; returns the exit code: 1 where a point failed."""
     points = make_points(configs, overrides)
     for point in points:
         check_possible(point.config)
+    kinds = sorted({"slurm" if point.config.cluster.executor == "slurm" else "here" for point in points})
+    if len(kinds) > 1:
+        raise UsageError("cluster", "a sweep", "goes over this machine and Slurm at once", "make a campaign of each")
     plan = plan_campaign(points)
     config = points[0].config
     if config.dry_run:
         show_plan(plan, plan_tasks(plan, Path(config.campaign_dir or ".")), console)
         return 0
-    for point in points:
-        check_executor(point.config.cluster.executor)
+    check_executor(config.cluster.executor)
     return carry_out(plan, campaign_directory(config), console)
 
 
@@ -61,14 +67,26 @@ def retry(directory: Path, console: Console) -> int:
 
 
 def carry_out(plan: Plan, directory: Path, console: Console) -> int:
-    """Makes what `plan` misses, says how it went, and writes the report; returns the exit code."""
+    """Makes what `plan` misses, says how it went, and writes the report; returns the exit code.
+
+    On a cluster it hands the work over and returns, unless told to wait.
+    """
     started_s = time.monotonic()
     config = plan.points[0].config
+    on_cluster = config.cluster.executor == "slurm"
     _say(console, f"campaign {directory}: {len(plan.points)} points")
     if not plan.missing:
         _say(console, f"nothing to do: the store has all {len(plan.cached)} artifacts")
+    elif on_cluster:
+        hand_over(plan, directory, console)
+    if on_cluster and plan.missing and not config.wait:
+        _say(console, f"it goes on by itself; to look: crosspipe status {directory}")
+        return 0
     with listener(console) as heard:
-        summary = run_campaign(plan, directory, heard)
+        if on_cluster:
+            summary = _follow(plan, directory, heard, console)
+        else:
+            summary = run_campaign(plan, directory, heard)
     show_summary(summary, console)
     failed = {name for node, _ in summary.failures for name in node.points}
     if config.until != "profile":
@@ -78,6 +96,30 @@ def carry_out(plan: Plan, directory: Path, console: Console) -> int:
     if failed:
         _say(console, f"what failed can be tried again: crosspipe retry {directory}")
     return 1 if failed else 0
+
+
+def hand_over(plan: Plan, directory: Path, console: Console) -> None:
+    """Submits a campaign to Slurm, and says which jobs that made."""
+    from crosspipe.campaign.slurm.submit import submit_campaign
+
+    submitted = submit_campaign(plan, directory, lambda text: _say(console, text))
+    if submitted.in_flight:
+        _say(console, f"{len(submitted.in_flight)} artifacts are still being made by earlier jobs")
+    numbers = ", ".join(f"{entry.stage} {entry.job}" for entry in submitted.new)
+    if numbers:
+        _say(console, f"submitted: {numbers}")
+
+
+def _follow(plan: Plan, directory: Path, heard: Listener, console: Console) -> Summary:
+    from crosspipe.campaign.slurm.follow import follow_campaign
+
+    try:
+        return follow_campaign(plan, directory, heard)
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"no longer followed, but it goes on by itself; to look: crosspipe status {directory}, "
+            f"to end it: crosspipe cancel {directory}"
+        ) from None
 
 
 def campaign_directory(config: PointConfig) -> Path:

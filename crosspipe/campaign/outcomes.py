@@ -16,6 +16,8 @@ from crosspipe.store import load, save
 from crosspipe.store.campaign_file import Ending, Outcome, outcome_path
 from crosspipe.store.claims import Claim
 
+DRIVER = "driver"  # the task name of whoever submits and follows
+
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="job"):
     """The process of a task: `process` tells whether it still lives, `log` (if any) is relative to the campaign's."""
@@ -41,6 +43,11 @@ def read_outcome(campaign: Path, reference: str) -> Outcome | None:
     """How the making of `reference` ended, None if it has not (or nobody said so)."""
     path = outcome_path(campaign, *reference.split("/"))
     return load(path, Outcome) if path.exists() else None
+
+
+def ended(campaign: Path) -> set[str]:
+    """Every reference that has an outcome: one look at a folder per stage."""
+    return {f"{path.parent.name}/{path.stem}" for path in (campaign / "outcomes").glob("*/*.json")}
 
 
 def forget_outcome(campaign: Path, reference: str) -> None:

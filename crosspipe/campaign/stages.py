@@ -33,9 +33,7 @@ _OPTIONS = (
 
 
 def links(making: Making, context: Context) -> None:
-    """links.json and samples.parquet: ping-pong between all ranks, started by mpiexec inside this job."""
-    from crosspipe.profile.launch import mpiexec_command
-
+    """links.json and samples.parquet: ping-pong between all ranks, started inside this job by srun or mpiexec."""
     config = making.request.config
     sites = config["site_of_rank"]
     module = [
@@ -45,13 +43,22 @@ def links(making: Making, context: Context) -> None:
         f"--sites={','.join(map(str, sites))}",
         *_options(config),
     ]
-    own = context.task.cluster.mpiexec
-    command = (
-        mpiexec_command(len(sites), module)
-        if own is None
-        else [*own, "-n", str(len(sites)), sys.executable, "-m", *module]
-    )
-    run_logged(command, context.log_dir / "links.log", what="links", say=context.say)
+    command, environment = _ranks(len(sites), module, context)
+    run_logged(command, context.log_dir / "links.log", what="links", environment=environment, say=context.say)
+
+
+def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start `python -m *module` on the ranks of this job's task."""
+    cluster = context.task.cluster
+    if cluster.mpiexec is not None:
+        return [*cluster.mpiexec, "-n", str(ranks), sys.executable, "-m", *module], {}
+    if cluster.executor == "slurm":
+        from crosspipe.campaign.slurm.ranks import ranks_of
+
+        return ranks_of(context.task, context.log_dir / "hosts").command([sys.executable, "-m", *module])
+    from crosspipe.profile.launch import mpiexec_command
+
+    return mpiexec_command(ranks, module), {}
 
 
 def blocks(making: Making, context: Context) -> None:
@@ -69,6 +76,7 @@ def blocks(making: Making, context: Context) -> None:
     model = context.log_dir / f"model-{making.request.key[:12]}.yaml"
     model.write_bytes(msgspec.json.format(msgspec.json.encode(config["model"])))  # JSON is YAML
     command = [
+        *context.task.resources.container,
         sys.executable,
         "-m",
         "crosspipe.profile.blocks",
@@ -150,8 +158,13 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     def hear(label: str, iteration: int, total: int) -> None:
         context.say(f"{label}: iteration {iteration}/{total}")
 
+    launch = None
+    if context.task.cluster.executor == "slurm":
+        from crosspipe.campaign.slurm.ranks import ranks_of
+
+        launch = ranks_of(context.task, context.log_dir / "hosts").launch
     context.say("starting the ranks")
-    for outcome in run_points(session, on_progress=hear):
+    for outcome in run_points(session, on_progress=hear, launch=launch):
         yield by_label[outcome.point.label], outcome.failure
 
 

@@ -1,6 +1,7 @@
-"""Where a campaign stands, told from its directory and the store alone; and how to end it.
+"""Where a campaign stands, told from its directory and the store; and how to end it.
 
-Nothing is asked of a scheduler: what is done stands in the store, what is being made in the claims.
+What is done stands in the store, what is being made in the claims; only of jobs that have not said how they ended a
+scheduler is asked, in one call.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from crosspipe.campaign import outcomes
 from crosspipe.campaign.graph import STAGES
+from crosspipe.campaign.outcomes import DRIVER
 from crosspipe.campaign.processes import tail
+from crosspipe.campaign.slurm.journal import submissions
+from crosspipe.campaign.slurm.queue import Queue
+from crosspipe.campaign.slurm.standing import Standing, cancel_jobs, standings
 from crosspipe.store import Store, load
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, Outcome
 from crosspipe.store.claims import Claim, holder_lives
-
-DRIVER = "driver"  # the task name of whoever submits and follows
 
 
 class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,48 +78,102 @@ def campaign_status(directory: Path) -> Status:
     for point in campaign.points:
         for stage, key in point.keys.items():
             wanted[stage].setdefault(key, []).append(point.name)
-    jobs = [job for job in outcomes.read_jobs(directory) if holder_lives(job.process)]
+    submitted = _submitted(directory, store)
+    by_reference = {reference: found for found in submitted.values() for reference in found.references}
+    jobs = [job for job in outcomes.read_jobs(directory) if _works(job, submitted)]
     stages, troubles = [], []
     for stage, artifacts in wanted.items():
         counts = dict.fromkeys(("done", "running", "waiting", "failed", "blocked"), 0)
         for key, points in artifacts.items():
-            state, outcome = _state(store, directory, f"{stage}/{key}")
+            reference = f"{stage}/{key}"
+            state, outcome = _state(store, directory, reference, by_reference.get(reference))
             counts[state] += 1
             if outcome is not None and state in ("failed", "blocked"):
                 log = directory / outcome.log if outcome.log else None
                 lines = tail(log, 5) if log else ""
                 troubles.append(Trouble(points=tuple(points), outcome=outcome, log=log, last_lines=lines))
         if artifacts:
-            now = [outcomes.hear_now(directory, job.task) for job in jobs if job.task.startswith(f"{stage}-")]
-            stages.append(StageStatus(stage=stage, now="; ".join(filter(None, now)), **counts))
+            now = [_now(directory, job, submitted) for job in jobs if job.task.startswith(f"{stage}-")]
+            waits = _waits(found for name, found in submitted.items() if name.startswith(f"{stage}-"))
+            stages.append(StageStatus(stage=stage, now="; ".join(filter(None, (*now, waits))), **counts))
     return Status(
         name=campaign.name,
         points=len(campaign.points),
         stages=tuple(stages),
         troubles=tuple(troubles),
-        followed=any(job.task == DRIVER for job in jobs),
+        followed=any(job.task == DRIVER for job in jobs) or any(not found.failure for found in submitted.values()),
     )
 
 
-def _state(store: Store, directory: Path, reference: str) -> tuple[str, Outcome | None]:
+def _submitted(directory: Path, store: Store) -> dict[str, Standing]:
+    """What was submitted to Slurm and is not through, by task; {} for a campaign of this machine."""
+    if not submissions(directory):
+        return {}
+    return standings(directory, store, Queue())
+
+
+def _works(job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> bool:
+    if job.process.job is None:
+        return holder_lives(job.process)
+    return job.task in submitted and submitted[job.task].state.phase == "running"
+
+
+def _now(directory: Path, job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> str:
+    """What a job is doing, and on a cluster which job and where."""
+    text = outcomes.hear_now(directory, job.task)
+    found = submitted.get(job.task)
+    return text if found is None else f"{found.job} on {found.state.nodes}: {text}"
+
+
+def _waits(found: Iterable[Standing]) -> str:
+    """How many jobs wait in the queue, and for what."""
+    reasons = Counter(standing.state.reason or "?" for standing in found if standing.state.phase == "waiting")
+    return "; ".join(f"{count} in the queue ({reason})" for reason, count in reasons.items())
+
+
+def _state(store: Store, directory: Path, reference: str, submitted: Standing | None) -> tuple[str, Outcome | None]:
     if store.done(reference) is not None:
         return "done", None
-    holder = store.holder(reference)
-    if holder is not None and holder_lives(holder.claim, holder.silent_s):
-        return "running", None
     outcome = outcomes.read_outcome(directory, reference)
+    if submitted is not None and outcome is None:
+        return _of_job(store, reference, submitted)
+    holder = store.holder(reference)
+    if holder is not None and holder.claim.job is None and holder_lives(holder.claim, holder.silent_s):
+        return "running", None
     if outcome is None or outcome.status == "done":  # done once, and gone from the store since
         return "waiting", None
     return outcome.status, outcome
 
 
+def _of_job(store: Store, reference: str, submitted: Standing) -> tuple[str, Outcome | None]:
+    """The state of an artifact that a Slurm job has not said a word about."""
+    if submitted.failure:
+        stage, key = reference.split("/")
+        return "failed", Outcome(
+            stage=stage,
+            key=key,
+            status="failed",
+            reason=submitted.failure,
+            log=submitted.log,
+            job=str(submitted.job),
+        )
+    holder = store.holder(reference)
+    begun = holder is not None and not holder.claim.released
+    return ("running" if begun and submitted.state.phase == "running" else "waiting"), None
+
+
 def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
-    """Ends the driver and every job of this machine that works for the campaign; returns how many were ended.
+    """Ends the driver, every job of this machine and every Slurm job of the campaign; returns how many were ended.
 
     What is done stays; what was being made is released and made again by the next start.
     """
     load(directory / CAMPAIGN_FILE, CampaignFile)
-    here = [j.process for j in outcomes.read_jobs(directory) if j.process.host == socket.gethostname()]
+    cancelled = cancel_jobs(directory, Queue()) if submissions(directory) else 0
+    here = [
+        job.process
+        for job in outcomes.read_jobs(directory)
+        if job.process.job is None and job.process.host == socket.gethostname()
+    ]
     living = [process for process in here if holder_lives(process)]
     for process in living:
         with contextlib.suppress(ProcessLookupError):
@@ -124,7 +183,7 @@ def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
         time.sleep(0.05)
     for process in living:
         _kill(process)
-    return len(living)
+    return cancelled + len(living)
 
 
 def _kill(process: Claim) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from crosspipe.campaign.config import ClusterConfig, Resources
+from crosspipe.campaign.cluster import ClusterConfig, Resources
 from crosspipe.campaign.graph import Graph, Node
 from crosspipe.store import Request
 
@@ -24,7 +24,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     `names` says for which point an artifact is made (one of them, where several want it), for logs and progress.
     `bodies` is the module whose `BODIES[stage]` does the work; `settings` are values that do not determine the result,
-    such as time-outs.
+    such as time-outs. `site_of_rank` is the site of each rank it starts.
     """
 
     schema: int = 1
@@ -38,6 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bodies: str = BODIES
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
+    site_of_rank: tuple[int, ...] = ()
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def resources(self) -> Resources:
         """What its job asks for."""
-        return self.cluster.resources[self.stage]
+        return self.cluster.resources_of(self.stage, self.site_of_rank)
 
 
 def pack(
@@ -63,19 +64,26 @@ def pack(
     campaign: str,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     bodies: str = BODIES,
+    first: Mapping[str, int] | None = None,
+    in_flight: Mapping[str, str] | None = None,
 ) -> tuple[Task, ...]:
-    """Tasks for the nodes in `missing`, in the graph's order: nodes of one stage and group share jobs of `per_job`."""
+    """Tasks for the nodes in `missing`, in the graph's order: nodes of one stage and group share jobs of `per_job`.
+
+    `first` is the number to count from, per stage, so that no earlier task is overwritten; `in_flight` says which of
+    the earlier tasks still makes what these may need.
+    """
     groups: dict[tuple[str, str], list[Node]] = {}
     for reference in missing:
         node = graph.nodes[reference]
         groups.setdefault((node.request.stage, node.group), []).append(node)
     tasks: list[Task] = []
-    made_by: dict[str, str] = {}
+    made_by = dict(in_flight or {})
     for (stage, _), nodes in groups.items():
         size = nodes[0].per_job
         for start in range(0, len(nodes), size):
             part = nodes[start : start + size]
-            identity = f"{stage}-{sum(task.stage == stage for task in tasks):03d}"
+            number = (first or {}).get(stage, 0) + sum(task.stage == stage for task in tasks)
+            identity = f"{stage}-{number:03d}"
             inputs = (made_by.get(ref) for node in part for ref in node.request.inputs.values())
             made_by |= {node.reference: identity for node in part}
             tasks.append(
@@ -90,6 +98,7 @@ def pack(
                     bodies=bodies,
                     settings=dict((settings or {}).get(stage, {})),
                     names={node.reference: node.points[0] for node in part},
+                    site_of_rank=part[0].site_of_rank,
                 )
             )
     return tuple(tasks)

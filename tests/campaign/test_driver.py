@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from crosspipe.campaign.driver import Summary, plan_campaign, run_campaign
+from crosspipe.campaign.launch import launch
 from crosspipe.campaign.status import campaign_status
 from crosspipe.errors import UsageError
 
@@ -20,7 +22,7 @@ class Deaf:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
 
-    def begin(self, plan: Any, tasks: Any) -> None: ...
+    def begin(self, plan: Any) -> None: ...
 
     def ended(self, node: Any, status: str, reason: str) -> None:
         self.heard.append((node.request.stage, status))
@@ -110,10 +112,12 @@ def test_a_fault_of_ours_is_an_outcome_too(
 
 
 def test_a_cluster_that_cannot_be_reached_is_refused_before_anything_is_written(
-    points: Callable[..., Any], tmp_path: Path
+    config: dict[str, Any], change: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"cluster\.executor = 'slurm'.*use cluster=local"):
-        carry_out(points(cluster__executor="slurm"), tmp_path / "campaign")
+        launch([change(config, cluster__executor="slurm")], [[]], Console())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from crosspipe.campaign.driver import plan_campaign, run_campaign
 from crosspipe.campaign.outcomes import read_jobs
 from crosspipe.campaign.status import campaign_status, cancel_campaign
 from crosspipe.store.claims import holder_lives
@@ -24,7 +25,7 @@ from pathlib import Path
 from crosspipe.campaign.driver import plan_campaign, run_campaign
 from crosspipe.campaign.points import make_points
 class Deaf:
-    def begin(self, plan, tasks): pass
+    def begin(self, plan): pass
     def ended(self, node, status, reason): print(node.request.stage, status, reason, flush=True)
     def now(self, stage, text): pass
 configs, overrides = json.loads(sys.argv[1])
@@ -32,6 +33,16 @@ plan = plan_campaign(make_points(configs, overrides))
 summary = run_campaign(plan, Path(sys.argv[2]), Deaf(), bodies="standin_bodies")
 sys.exit(len(summary.failures))
 """
+
+
+class Deaf:
+    """Hears everything, says nothing."""
+
+    def begin(self, plan: Any) -> None: ...
+
+    def ended(self, node: Any, status: str, reason: str) -> None: ...
+
+    def now(self, stage: str, text: str) -> None: ...
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
@@ -83,7 +94,7 @@ def test_the_driver_killed_leaves_its_job_and_the_next_one_goes_on(
     assert trace(orders).count("begin solve 1f1b") == 1  # the orphan's work was waited for, not repeated
 
 
-def test_a_job_killed_fails_alone_and_is_made_by_the_next_start(
+def test_a_job_killed_once_is_made_by_another(
     driver: Callable[[], subprocess.Popen[bytes]], orders: Path, tmp_path: Path
 ) -> None:
     (orders / "hold-run").touch()
@@ -92,12 +103,25 @@ def test_a_job_killed_fails_alone_and_is_made_by_the_next_start(
     job = next(j for j in read_jobs(tmp_path / "campaign") if j.task == "run-000")
     os.kill(job.process.pid, signal.SIGKILL)
     (orders / "hold-run").unlink()
-    assert first.wait(timeout=60) == 1  # the other point went on
-    (trouble,) = campaign_status(tmp_path / "campaign").troubles
-    assert trouble.outcome.status == "failed"
-    assert "ended without a result" in trouble.outcome.reason
-    assert driver().wait(timeout=60) == 0
+    assert first.wait(timeout=60) == 0
     assert_complete_and_nothing_twice(orders, tmp_path / "campaign")
+
+
+def test_a_point_that_kills_its_job_fails_alone_and_is_made_by_the_next_start(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    (orders / "crash-solve").write_text("zbh1_delay-0-0")  # the third of three packed into one job
+    summary = run_campaign(
+        plan_campaign(points(cluster__executor="local")), tmp_path / "c", Deaf(), bodies="standin_bodies"
+    )
+    (failed, outcome), (blocked, _) = summary.failures
+    assert (failed.points, blocked.points) == (("zbh1_delay-0-0",),) * 2
+    assert "ended without a result" in outcome.reason
+    (orders / "crash-solve").unlink()
+    again = plan_campaign(points(cluster__executor="local"))
+    assert run_campaign(again, tmp_path / "c", Deaf(), bodies="standin_bodies").failures == []
+    made = [line for line in trace(orders) if line.startswith("made")]
+    assert len(made) == len(set(made)) == 10
 
 
 def test_cancel_ends_driver_and_jobs_and_a_new_start_completes(

@@ -30,7 +30,8 @@ def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
                 time.sleep(0.02)
         except KeyboardInterrupt:  # as a search does: the best so far
             pass
-        if (orders / f"crash-{stage}").exists():
+        crash = orders / f"crash-{stage}"
+        if crash.exists() and crash.read_text() in label:
             os.kill(os.getpid(), signal.SIGKILL)
         only = orders / f"fail-{stage}"
         if only.exists() and only.read_text() in label:

@@ -1,0 +1,104 @@
+"""One job of an array: `python -m crosspipe.campaign.slurm.job SUBMISSION.json` makes the task of its place there.
+
+Around the body that every machine shares: Slurm's warning before the time limit (or a preemption with grace), after
+which what is finished stays and the job goes on in another life; and the word of who else still works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from crosspipe.campaign.cluster import REPORT
+from crosspipe.campaign.job import cancellable, myself, run_task
+from crosspipe.campaign.outcomes import JobRecord, read_outcome, write_job, write_outcome
+from crosspipe.campaign.slurm.claims import JobLives
+from crosspipe.campaign.slurm.journal import Submission
+from crosspipe.campaign.slurm.queue import Queue, call
+from crosspipe.campaign.slurm.script import SIGNAL
+from crosspipe.campaign.tasks import Task
+from crosspipe.errors import CrosspipeError
+from crosspipe.store import Store, load
+
+_EARLY_S = 60.0  # Slurm may warn by so much too early
+
+
+class Warned(BaseException):
+    """Slurm will end this job soon. Not an Exception: no body may take it for a failure of its own."""
+
+
+def main(submission: Path) -> None:
+    """Runs the task of this job's place in the array."""
+    campaign = submission.parents[1]
+    place = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    path = campaign / "tasks" / f"{load(submission, Submission).tasks[place]}.json"
+    task = load(path, Task)
+    if task.stage == REPORT:
+        _report(task)
+        return
+    began_s = time.monotonic()
+    before = _done(task)
+    try:
+        with _warned():
+            run_task(path, JobLives(myself(), Queue()))
+    except Warned:
+        _go_on_later(task, progress=_done(task) - before, spent_s=time.monotonic() - began_s)
+
+
+def _go_on_later(task: Task, *, progress: int, spent_s: float) -> None:
+    """Another life for what is left; or its failure, where the time limit does not suffice for even one artifact."""
+    me, resources = myself(), task.resources
+    at_limit = spent_s > resources.minutes * 60 - resources.warning_s - 2 * _EARLY_S
+    if resources.requeue and (progress or not at_limit):
+        print(
+            f"warned by Slurm after {spent_s:.0f} s: {progress} artifacts are done, the rest is made later", flush=True
+        )
+        call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+        return
+    why = f"the time limit of {resources.minutes} min came first; raise cluster.resources.{task.stage}.minutes"
+    for reference in task.references:
+        if Store(task.store).done(reference) is None and read_outcome(Path(task.campaign), reference) is None:
+            write_outcome(Path(task.campaign), reference, "failed", reason=why, log=me.log, job=str(me))
+
+
+def _done(task: Task) -> int:
+    store = Store(task.store)
+    return sum(store.done(reference) is not None for reference in task.references)
+
+
+def _report(task: Task) -> None:
+    """The report of whatever has finished."""
+    from crosspipe.report import build_report
+
+    me = myself()
+    write_job(Path(task.campaign), JobRecord(task=task.id, job=str(me), process=me.claim(), log=me.log))
+    try:
+        print(f"report: {build_report(task.campaign, task.store).path}", flush=True)
+    except CrosspipeError as error:
+        print(f"no report: {error}", flush=True)
+
+
+@contextlib.contextmanager
+def _warned() -> Iterator[None]:
+    """Slurm's warning raises Warned, once."""
+
+    def warn(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise Warned
+
+    number = signal.Signals[f"SIG{SIGNAL}"]
+    signal.signal(number, warn)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    cancellable()
+    main(Path(sys.argv[1]).resolve())

@@ -1,0 +1,178 @@
+"""What Slurm says of jobs: one `squeue` for all of them, and one `sacct` for those it no longer shows.
+
+A number may have been another job's long ago: what was submitted before ours is not ours. Without accounting, states of
+ended jobs are not known; the artifacts and outcomes of a campaign say how they ended.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from crosspipe.campaign.slurm.states import ENDED, NEVER, JobId, Phase, job_ids, phase, state
+from crosspipe.errors import CrosspipeError
+
+SKEW_S = 120.0  # by how much the clocks of two machines may differ
+_TIMEOUT_S = 60.0
+
+
+class SlurmError(CrosspipeError):
+    """A Slurm command failed; the message is what it said."""
+
+
+class JobState(NamedTuple):
+    """A job: its state in Slurm's word, the reason it waits, its nodes, its exit code (`1:0`) if it ended.
+
+    `queued` is whether the queue still shows it. Where it does not, the job is over whatever accounting says: that
+    lags, and of a job that was preempted and not started again it says nothing else.
+    """
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    exit_code: str = ""
+    queued: bool = True
+
+    @property
+    def phase(self) -> Phase:
+        """Whether it waits, runs or is over."""
+        return phase(self.state) if self.queued else "ended"
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it waits for what will never be."""
+        return self.queued and self.reason == NEVER
+
+    def how(self) -> str:
+        """How an ended job ended, in words."""
+        word = ENDED.get(self.state, "is no longer in the queue")
+        code = f", exit code {self.exit_code}" if self.exit_code not in ("", "0:0") else ""
+        where = f" on {self.nodes}" if self.nodes else ""
+        return f"{word} ({self.state}{code}){where}"
+
+
+GONE = JobState("UNKNOWN", queued=False)  # of a job that Slurm knows no more
+
+
+def call(command: Sequence[str]) -> str:
+    """What a Slurm command prints; SlurmError with what it said on stderr."""
+    environment = {**os.environ, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            list(command), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=environment
+        )
+    except FileNotFoundError:
+        raise SlurmError(f"{command[0]}: not found; log in to a node with Slurm's commands") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s; try again later") from None
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise SlurmError(f"{command[0]} failed (code {done.returncode}): {said}")
+    return done.stdout
+
+
+class Queue:
+    """Asks for the states of jobs. Remembers whether there is accounting, so that it is asked in vain only once."""
+
+    def __init__(self) -> None:
+        self.accounting = True
+        self.calls = 0
+
+    def states(self, submitted: Mapping[str, float], wanted: Collection[JobId]) -> dict[JobId, JobState]:
+        """The state of each of the `wanted` jobs; `submitted` maps the numbers of their arrays to when we did so.
+
+        What neither queue nor accounting knows is GONE.
+        """
+        asked = {job.job: submitted[job.job] for job in wanted}
+        if not asked:
+            return {}
+        found = self._queued(asked)
+        lost = {job.job: asked[job.job] for job in wanted if job not in found}
+        if lost and self.accounting:
+            found = {**self._accounted(lost), **found}
+        return {job: found.get(job, GONE) for job in wanted}
+
+    def living(self, submitted: Mapping[str, float]) -> list[str]:
+        """Which of the `submitted` numbers (see `states`) still wait or run."""
+        found = self._queued(submitted) if submitted else {}
+        return list(dict.fromkeys(job.job for job, state in found.items() if state.phase != "ended"))
+
+    def runs(self, job: JobId) -> bool:
+        """Whether a job runs now, whenever it was submitted."""
+        state = self._queued({job.job: 0.0}).get(job)
+        return state is not None and state.phase == "running"
+
+    def _queued(self, submitted: Mapping[str, float]) -> dict[JobId, JobState]:
+        self.calls += 1
+        command = ["squeue", "--noheader", f"--jobs={','.join(submitted)}", "--format=%i|%T|%V|%N|%r"]
+        try:
+            said = call(command)
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                return {}
+            raise
+        found: dict[JobId, JobState] = {}
+        for line in said.splitlines():
+            names, word, at, nodes, reason = line.split("|", 4)
+            for job in job_ids(names):
+                if job.job in submitted and _ours(at, submitted[job.job]):
+                    found[job] = JobState(state(word), reason if reason != "None" else "", nodes)
+        return found
+
+    def _accounted(self, submitted: Mapping[str, float]) -> dict[JobId, JobState]:
+        self.calls += 1
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(submitted.values()) - SKEW_S))
+        command = [
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            f"--jobs={','.join(submitted)}",
+            f"--starttime={since}",
+            "--format=JobID,State,Submit,NodeList,ExitCode",
+        ]
+        try:
+            said = call(command)
+        except SlurmError:
+            self.accounting = False
+            return {}
+        found: dict[JobId, JobState] = {}
+        for line in said.splitlines():
+            names, word, at, nodes, code = line.split("|")
+            for job in job_ids(names):
+                if job.job in submitted and _ours(at, submitted[job.job]):
+                    where = "" if nodes == "None assigned" else nodes
+                    found[job] = JobState(state(word), "", where, code, queued=False)
+        return found
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """Cancels jobs, in one call; those that are over already do not matter."""
+    if not jobs:
+        return
+    try:
+        call(["scancel", *jobs])
+    except SlurmError as error:
+        if "Invalid job id" not in str(error):
+            raise
+
+
+def setting(name: str) -> str | None:
+    """One value of `scontrol show config`, such as MaxArraySize; None where there is none of that name."""
+    for line in call(["scontrol", "show", "config"]).splitlines():
+        key, _, value = line.partition("=")
+        if key.strip().lower() == name.lower():
+            return value.strip()
+    return None
+
+
+def _ours(at: str, submitted_s: float) -> bool:
+    """Whether Slurm's time of submission (local, ISO) is not before ours."""
+    try:
+        then = time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return True  # `N/A`, `Unknown`
+    return then >= submitted_s - SKEW_S

@@ -1,0 +1,147 @@
+"""Ranks in an allocation: which node each one gets, and the srun command that starts them there.
+
+Consecutive ranks share a node, and the ranks of a site its nodes; sites are told by the features of their nodes or by
+name. srun gets the hosts in rank order (`--distribution=arbitrary`), so that rank r is stage r whatever Slurm's own
+order would be.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from crosspipe.campaign.cluster import Resources
+from crosspipe.campaign.processes import die_with
+from crosspipe.campaign.slurm.queue import call
+from crosspipe.campaign.tasks import Task
+from crosspipe.errors import FieldError, StageFailed
+from crosspipe.execute.spec import Session
+from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
+from crosspipe.store import save
+
+
+class Node(NamedTuple):
+    """A node of the allocation: its name, its features, the address at which others find it."""
+
+    name: str
+    features: frozenset[str] = frozenset()
+    address: str = ""
+
+
+def host_list(text: str) -> tuple[str, ...]:
+    """The hosts of `nid[001-002,007]`; FieldError for a list that is cut, reversed, empty or no list."""
+    try:
+        hosts = tuple(NodeSet(text, resolver=None))
+    except NodeSetException as error:
+        raise FieldError("node list", text, str(error), "ask Slurm for a whole list") from None
+    if not hosts or any(" " in host for host in hosts) or text.count("[") != text.count("]"):
+        raise FieldError("node list", text, "is no list of hosts", "ask Slurm for a whole list")
+    return hosts
+
+
+def allocated() -> tuple[Node, ...]:
+    """The nodes of the job this runs in, in Slurm's order."""
+    names = host_list(os.environ["SLURM_JOB_NODELIST"])
+    said = call(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%f|%o"])
+    known: dict[str, Node] = {}
+    for line in said.splitlines():
+        name, features, address = line.split("|")
+        known[name] = Node(name, frozenset(features.split(",")), address)
+    return tuple(known.get(name, Node(name, address=name)) for name in names)
+
+
+def place(site_of_rank: Sequence[int], nodes: Sequence[Node], sites: Sequence[str], per_node: int) -> tuple[Node, ...]:
+    """The node of every rank, at most `per_node` on one; StageFailed where a site has too few nodes.
+
+    `sites[s]` is a feature of site s's nodes, or a node set; () takes the nodes as they come.
+    """
+    left = list(nodes)
+    found: list[Node] = []
+    current, used, site_before = None, 0, -1
+    for rank, site in enumerate(site_of_rank):
+        if current is None or used == per_node or site != site_before:
+            fitting = [node for node in left if not sites or _is_of(node, sites[site])]
+            if not fitting:
+                names = ", ".join(node.name for node in nodes)
+                what = f"site {sites[site]}" if sites else "the job"
+                raise StageFailed(f"rank {rank} finds no node of {what} left among {names}; see cluster.sites")
+            current, used, site_before = fitting[0], 0, site
+            left.remove(current)
+        used += 1
+        found.append(current)
+    return tuple(found)
+
+
+def srun_command(
+    hosts: Sequence[str], program: Sequence[str], resources: Resources, hostfile: Path
+) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start `program` once per entry of `hosts`, in that order.
+
+    Writes `hostfile`. CPUs per task are passed on, which srun does not inherit since Slurm 22.05.
+    """
+    hostfile.write_text("".join(f"{host}\n" for host in hosts))
+    command = [
+        "srun",
+        f"--ntasks={len(hosts)}",
+        f"--nodes={len(set(hosts))}",
+        f"--ntasks-per-node={resources.tasks_per_node}",
+        "--distribution=arbitrary",
+        f"--cpus-per-task={resources.cpus_per_task or 1}",
+        "--kill-on-bad-exit=0",
+        "--unbuffered",
+        *resources.srun_args,
+        *resources.container,
+        *program,
+    ]
+    return command, {"SLURM_HOSTFILE": str(hostfile)}
+
+
+class Ranks(NamedTuple):
+    """The ranks of a task, placed on the nodes of the allocation this runs in."""
+
+    nodes: tuple[Node, ...]
+    resources: Resources
+    hostfile: Path
+
+    def command(self, program: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """See `srun_command`."""
+        return srun_command([node.name for node in self.nodes], program, self.resources, self.hostfile)
+
+    def launch(self, session: Session) -> list[subprocess.Popen[bytes]]:
+        """Starts a run session's ranks, in one srun that stands for all; see `crosspipe.execute.session`."""
+        directory = Path(session.directory)
+        first = self.nodes[0]
+        port = 20000 + secrets.randbelow(12000)  # another one at each start: an earlier one may linger
+        session = msgspec.structs.replace(session, rendezvous=f"tcp://{first.address or first.name}:{port}")
+        file = save(directory / "session.json", session)
+        command, environment = self.command([sys.executable, "-m", "crosspipe.execute.worker", str(file)])
+        parent = os.getpid()
+        with (directory / "srun.log").open("ab") as log:
+            ranks = subprocess.Popen(
+                command,
+                env={**os.environ, **ALLOCATOR_ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: die_with(parent),
+            )
+        return [ranks]
+
+
+def ranks_of(task: Task, hostfile: Path) -> Ranks:
+    """The ranks of `task` in the allocation this runs in; `hostfile` is where srun will read their hosts."""
+    resources = task.resources
+    nodes = place(task.site_of_rank, allocated(), task.cluster.sites, resources.tasks_per_node)
+    return Ranks(nodes, resources, hostfile)
+
+
+def _is_of(node: Node, site: str) -> bool:
+    return site in node.features or ("[" in site and node.name in NodeSet(site, resolver=None))
