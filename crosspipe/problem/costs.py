@@ -115,11 +115,27 @@ def split(total: int, piece: int, pieces: int) -> int:
     return share + rest if piece == 0 else share
 
 
+class Kernel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One operator's part in F, D and W of a microbatch: calls, own time, share of all; FLOPs where counted."""
+
+    operator: str
+    calls: int
+    time_ns: int
+    share: float
+    flops: int | None = None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Achieved rate; None where no FLOPs are counted or no time was seen."""
+        return None if self.flops is None or self.time_ns == 0 else self.flops * 1e9 / self.time_ns
+
+
 class BlockCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="block_costs"):
     """The model's blocks as measured (or computed), `blocks[stage][chunk]`, and what follows the pipeline.
 
-    `origin` says where the numbers come from: "measured", "analytic" or "given". `spreads` maps a name such as
-    `s0.c0.F` to its `Spread` in ns; it is empty where nothing was measured.
+    `origin` says where the numbers come from: "measured", "estimated", "analytic" or "given". `spreads` maps a name
+    such as `s0.c0.F` to its `Spread` in ns, `kernels` a place such as `s0.c0` to its operators; both are empty where
+    nothing was measured.
     """
 
     schema: int = 1
@@ -132,6 +148,7 @@ class BlockCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     layers: tuple[tuple[int, ...], ...] = ()  # decoder layers per (stage, chunk)
     origin: str = "given"
     spreads: dict[str, Spread] = {}
+    kernels: dict[str, tuple[Kernel, ...]] = {}
     environment: dict[str, str] = {}
 
     @property

@@ -35,6 +35,17 @@ class BlockMemory(NamedTuple):
     def input_grad_release(self) -> int:
         return max(0, self.after_forward - self.after_input_grad)
 
+    def fields(self) -> dict[str, int]:
+        """The byte fields of a `BlockCost`."""
+        return {
+            "forward_keep_bytes": self.after_forward,
+            "input_grad_take_bytes": self.input_grad_take,
+            "input_grad_release_bytes": self.input_grad_release,
+            "weight_grad_release_bytes": self.after_input_grad,
+            "forward_message_bytes": self.forward_message,
+            "backward_message_bytes": self.backward_message,
+        }
+
 
 def block_memory(
     name: str,

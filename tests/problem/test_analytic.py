@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
-from torch.utils import flop_counter as counter
 
 from crosspipe.errors import FieldError
 from crosspipe.model import SplitBackward, build_stage
@@ -17,6 +15,7 @@ from crosspipe.problem.layers import split_layers
 from crosspipe.problem.work import layer_work, model_work
 from crosspipe.profile.block_samples import StageData
 from crosspipe.profile.blocks import profile_blocks
+from crosspipe.profile.kernels import counted_flops
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 SMALL = ModelConfig(
@@ -81,17 +80,6 @@ STAGES = [("ud", ((1,), (2,), (1,))), ("wave", ((1, 0), (2, 1))), ("ud", ((4,),)
 @pytest.mark.parametrize(("traversal", "split"), STAGES)
 def test_flops_are_torchs_for_every_block(traversal, split) -> None:
     """Matrix products exact; attention by torch's own formulas, which count masked scores too."""
-
-    def forward(query, key, value, *_args, out_shape=None, **_kwargs) -> int:
-        return counter.sdpa_flop_count(query, query, (*query[:2], key[2], value[3]))
-
-    def backward(gradient, query, key, value, *_args, out_shape=None, **_kwargs) -> int:
-        return counter.sdpa_backward_flop_count(gradient, query, query, (*query[:2], key[2], value[3]))
-
-    mapping = {
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: forward,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-    }
     for stage in range(len(split)):
         for chunk in range(len(split[0])):
             module = build_stage(SMALL, split, stage, chunk, traversal=traversal)
@@ -102,7 +90,7 @@ def test_flops_are_torchs_for_every_block(traversal, split) -> None:
                 lambda wrapped=wrapped, data=data: wrapped.input_grad(0, data.gradient()),
                 lambda wrapped=wrapped: wrapped.weight_grad(0),
             ):
-                with counter.FlopCounterMode(display=False, custom_mapping=mapping) as counted:
+                with counted_flops() as counted:
                     call()
                 found.append(counted.get_total_flops())
             work = stage_work(SMALL, split, traversal, stage, chunk, skip_masked=False)
