@@ -47,9 +47,11 @@ class DistGroup:
     `timeout_s` may be changed, by all members at the same place.
     """
 
+    backend = "gloo"
+
     def __init__(self, ranks: Sequence[int], *, timeout_s: float) -> None:
         self.ranks, self.timeout_s, self.size = tuple(ranks), timeout_s, len(ranks)
-        self._group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
+        self._group = dist.new_group(list(ranks), backend=self.backend, timeout=timedelta(seconds=timeout_s))
         rank = dist.get_rank()
         self.index = self.ranks.index(rank) if rank in self.ranks else -1
 
