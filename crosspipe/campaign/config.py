@@ -16,7 +16,9 @@ from crosspipe.campaign.cluster import ClusterConfig, Count, Section
 from crosspipe.campaign.costs import CostsConfig
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.spec import RunConfig
+from crosspipe.problem import Finding
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.profile.imported import read_link_csv
 
 T = TypeVar("T")
 Until = Literal["profile", "solve", "run"]
@@ -72,14 +74,18 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
 
 
 class NetworkConfig(Section, frozen=True, kw_only=True):
-    """The link across sites: `measured`, or injected, given in ratios of T_F or in ms and Gbit/s.
+    """The link across sites: `measured`, or injected, given in ratios of T_F, in ms and Gbit/s, or by a table.
 
     `delay` is the pair [T_lat/T_F, T_bw/T_F]; `latency_ratio` and `bandwidth_ratio` set them one by one and win over
-    it. A `bandwidth_gbit_per_s` of None beside a latency in ms means that bytes cost nothing.
+    it. A `bandwidth_gbit_per_s` of None beside a latency in ms means that bytes cost nothing. With `kind: table`,
+    `file` is a CSV (`crosspipe.profile.imported`) of every pair of sites; `links` is what it says: source site, target
+    site, latency in ns, bytes/s.
     """
 
     name: str = ""
-    kind: Literal["injected", "measured"]
+    kind: Literal["injected", "measured", "table"]
+    file: str | None = None
+    links: tuple[tuple[int, int, int, int | None], ...] | None = None
     delay: tuple[float, float] | None = None
     latency_ratio: float | None = None
     bandwidth_ratio: float | None = None
@@ -93,6 +99,12 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
         given = ratios + absolute
         if self.kind == "measured" and given:
             self._refuse(given[0], "nothing is injected with network.kind=measured", "remove it, or inject")
+        if self.kind == "table" and given:
+            self._refuse(given[0], "the table says what is injected", "remove it, or use network=ratios")
+        if self.kind == "table" and not self.file and self.links is None:
+            self._refuse("file", "there is no table", "give network.file=links.csv (docs/measuring.md shows one)")
+        if self.kind != "table" and (self.file or self.links is not None):
+            self._refuse("file", f"no table is read with network.kind={self.kind}", "use network=csv")
         if ratios and absolute:
             self._refuse(absolute[0], f"network.{ratios[0]} is given too", "give ratios of T_F, or ms and Gbit/s")
         if self.kind == "injected" and not given:
@@ -113,7 +125,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
 
     def ratios(self) -> tuple[float, float] | None:
         """(T_lat/T_F, T_bw/T_F); None where the link is measured or given in ms and Gbit/s."""
-        if self.kind == "measured" or self.latency_ms is not None:
+        if self.kind != "injected" or self.latency_ms is not None:
             return None
         latency, bandwidth = self.delay or (0.0, 0.0)
         return (
@@ -122,7 +134,15 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
         )
 
     def canonical(self) -> NetworkConfig:
-        """The same network, written one way: equal networks have equal keys, whatever they are called."""
+        """The same network, written one way: equal networks have equal keys, whatever they are called.
+
+        A table is read, so that its content is in the key and not its place; raises ArtifactError or FieldError with
+        the file where that cannot be done.
+        """
+        if self.file:
+            lines = read_link_csv(self.file).links
+            links = tuple((x.source, x.target, x.latency_ns, x.bandwidth_bytes_per_s) for x in lines)
+            return msgspec.structs.replace(self, name="", file=None, links=links)
         return msgspec.structs.replace(self, name="", delay=self.ratios(), latency_ratio=None, bandwidth_ratio=None)
 
 
@@ -198,6 +218,18 @@ def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ign
         raise
     except FieldError as error:  # of a part's own struct: the user typed it
         raise UsageError(error.field, error.value, error.wrong, error.remedy) from None
+
+
+def distrusted_table(config: PointConfig) -> tuple[Finding, ...]:
+    """Reasons to distrust the table that the network is read from; none where there is no table.
+
+    Raises UsageError for the first of them with `strict`, ArtifactError or FieldError where it cannot be read.
+    """
+    file = config.network.file
+    found = () if file is None else read_link_csv(file).findings
+    if found and config.strict:
+        raise UsageError("network.file", file, f"{found[0].name}: {found[0].detail}", "correct it, or strict=false")
+    return found
 
 
 def check_possible(config: PointConfig) -> None:

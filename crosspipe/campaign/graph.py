@@ -148,7 +148,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
             "model": msgspec.to_builtins(config.model),
             "layers": [list(row) for row in split],
             "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
-            "emulate": config.network.kind == "injected",
+            "emulate": config.network.kind != "measured",
         },
         inputs={"blocks": blocks.reference, "solve": solve.reference},
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosspipe.campaign.config import PointConfig, check_possible, typed
+from crosspipe.campaign.config import PointConfig, check_possible, distrusted_table, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
 from crosspipe.campaign.driver import Listener, Plan, Summary, plan_campaign, plan_tasks, run_campaign
 from crosspipe.campaign.executors import check_executor
@@ -38,6 +38,8 @@ def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]]
     points = make_points(configs, overrides)
     for point in points:
         check_possible(point.config)
+    for finding in dict.fromkeys(finding for point in points for finding in distrusted_table(point.config)):
+        _say(console, f"finding: {finding.name}: {finding.detail}")
     kinds = sorted({"slurm" if point.config.cluster.executor == "slurm" else "here" for point in points})
     if len(kinds) > 1:
         raise UsageError("cluster", "a sweep", "goes over this machine and Slurm at once", "make a campaign of each")

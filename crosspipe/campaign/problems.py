@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from crosspipe.campaign.config import NetworkConfig, PipelineConfig
 from crosspipe.errors import FieldError
-from crosspipe.problem import BlockCosts, Hop, LinkTable, Problem
+from crosspipe.problem import BlockCosts, Hop, Link, LinkTable, Problem
 from crosspipe.problem.problem import wire_name
 from crosspipe.problem.traversal import place_of
 
@@ -55,7 +55,7 @@ def build_problem(
             as_measured = Hop()
         else:
             measured = links.between(source, target)
-            as_measured = Hop(latency_ns=measured.latency_ns, serialisation_ns=measured.serialisation_ns(size))
+            as_measured = measured.hop(size)
         if sites[source] == sites[target]:
             return as_measured
         wire = wire_name(sites[source], sites[target])
@@ -65,7 +65,7 @@ def build_problem(
                     "network.kind", "measured", "no links are measured for a simulated point", "inject: network=ratios"
                 )
             return Hop(latency_ns=as_measured.latency_ns, serialisation_ns=as_measured.serialisation_ns, wire=wire)
-        wanted = injected(size, wire)
+        wanted = injected(size, sites[source], sites[target])
         _check_measured(as_measured, wanted, source, target, size, reference_ns, network.tolerance)
         return wanted
 
@@ -100,10 +100,12 @@ def activation_limit_bytes(blocks: BlockCosts, pipeline: PipelineConfig) -> int 
     )
 
 
-def _injected(network: NetworkConfig, reference_ns: int, largest_bytes: int) -> Callable[[int, str], Hop] | None:
-    """The injected hop of a message of some bytes on some wire; None where nothing is injected."""
+def _injected(network: NetworkConfig, reference_ns: int, largest_bytes: int) -> Callable[[int, int, int], Hop] | None:
+    """The injected hop of a message of some bytes from one site to another; None where nothing is injected."""
     if network.kind == "measured":
         return None
+    if network.kind == "table":
+        return _from_table(network)
     ratios = network.ratios()
     if ratios is None:
         latency_ns = round((network.latency_ms or 0.0) * 1e6)
@@ -113,9 +115,27 @@ def _injected(network: NetworkConfig, reference_ns: int, largest_bytes: int) -> 
         latency_ns = round(ratios[0] * reference_ns)
         ns_per_byte = ratios[1] * reference_ns / largest_bytes if largest_bytes else 0.0
 
-    def hop(size: int, wire: str) -> Hop:
+    def hop(size: int, source_site: int, target_site: int) -> Hop:
         serialisation_ns = math.ceil(round(ns_per_byte * size, 3))  # a rounding error of the product is not a ns more
+        wire = wire_name(source_site, target_site)
         return Hop(latency_ns=latency_ns, serialisation_ns=serialisation_ns, wire=wire)
+
+    return hop
+
+
+def _from_table(network: NetworkConfig) -> Callable[[int, int, int], Hop]:
+    links = {
+        (source, target): Link(
+            source=source, target=target, transport="table", latency_ns=latency_ns, bandwidth_bytes_per_s=bandwidth
+        )
+        for source, target, latency_ns, bandwidth in network.canonical().links or ()
+    }
+
+    def hop(size: int, source_site: int, target_site: int) -> Hop:
+        if (source_site, target_site) not in links:
+            wrong = f"has no row for site {source_site} to site {target_site}"
+            raise FieldError("network.file", network.file or network.kind, wrong, "add it to the table")
+        return links[source_site, target_site].hop(size, wire_name(source_site, target_site))
 
     return hop
 

@@ -94,6 +94,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """alpha + beta*bytes in ns: what one message takes on the idle link."""
         return self.latency_ns + self.serialisation_ns(size_bytes)
 
+    def hop(self, size_bytes: int, wire: str | None = None) -> Hop:
+        """What a message of `size_bytes` costs as a boundary: alpha, and on the wire the rest of `value_at`."""
+        beyond_ns = 0 if size_bytes == 0 else max(0, self.value_at(size_bytes)[0] - self.latency_ns)
+        return Hop(latency_ns=self.latency_ns, serialisation_ns=beyond_ns, wire=wire)
+
     def value_at(self, size_bytes: int) -> tuple[int, bool]:
         """What one message of `size_bytes` takes in ns, from the medians; and whether that was in their range.
 

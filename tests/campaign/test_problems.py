@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
-from crosspipe.campaign.config import NetworkConfig, PipelineConfig
+from crosspipe.campaign.config import NetworkConfig, PipelineConfig, distrusted_table
 from crosspipe.campaign.problems import activation_limit_bytes, build_problem
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.problem import BlockCost, BlockCosts, Hop, Link, LinkTable
@@ -60,6 +63,53 @@ def test_pace_multiplies_durations_and_ratios_are_of_the_paced_reference() -> No
     assert problem.backward_hops[1] == Hop(latency_ns=10 * MS, serialisation_ns=2_500_000, wire="1>0")
     unpaced = build(delay=(1.0, 0.25), pace=None)
     assert unpaced.forward_hops[1].latency_ns == 5 * MS
+
+
+def test_a_table_from_a_file_is_injected_for_its_pair_of_sites(tmp_path: Path) -> None:
+    file = tmp_path / "links.csv"
+    file.write_text("from,to,latency_ms,bandwidth_mbit_per_s\na,b,7,8\nb,a,9,4\n")  # 1 and 2 us a byte
+    problem = build(kind="table", file=str(file))
+    assert problem.forward_hops[1] == Hop(latency_ns=7 * MS, serialisation_ns=MS, wire="0>1")
+    assert problem.backward_hops[1] == Hop(latency_ns=9 * MS, serialisation_ns=2 * MS, wire="1>0")
+    assert problem.forward_hops[0] == Hop(latency_ns=10_000, serialisation_ns=1000)  # inside: as measured
+    canonical = NetworkConfig(kind="table", name="csv", file=str(file)).canonical()
+    assert canonical.links == ((0, 1, 7 * MS, 10**6), (1, 0, 9 * MS, 500_000))
+    assert canonical == canonical.canonical() == NetworkConfig(kind="table", links=canonical.links)
+
+
+def test_reasons_to_distrust_a_table_are_told_and_strict_refuses_them(tmp_path: Path) -> None:
+    file = tmp_path / "links.csv"
+    file.write_text("from,to,latency_ms,bandwidth_gbit_per_s\n0,1,7,8\n")
+    point = SimpleNamespace(network=NetworkConfig(kind="table", file=str(file)), strict=False)
+    assert [finding.name for finding in distrusted_table(point)] == ["symmetry_assumed"]  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"links\.csv': symmetry_assumed: no row for 1->0"):
+        distrusted_table(SimpleNamespace(**{**vars(point), "strict": True}))  # type: ignore[arg-type]
+    assert distrusted_table(SimpleNamespace(network=NetworkConfig(kind="measured"), strict=True)) == ()  # type: ignore[arg-type]
+
+
+def test_a_table_without_the_pair_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FieldError, match="has no row for site 0 to site 1; add it"):
+        build(kind="table", links=((0, 2, MS, None),))
+    with pytest.raises(UsageError, match=r"network\.file = None: there is no table; give network\.file=links\.csv"):
+        NetworkConfig(kind="table")
+    with pytest.raises(UsageError, match=r"network\.file = 'x\.csv': no table is read with network\.kind=measured"):
+        NetworkConfig(kind="measured", file="x.csv")
+
+
+def test_a_measured_message_costs_what_its_size_took_not_what_the_line_says() -> None:
+    off_the_line = tuple(
+        msgspec.structs.replace(link, sizes_bytes=(1, 1000), medians_ns=(link.latency_ns, 3 * MS))
+        for link in TABLE.links
+    )
+    problem = build_problem(
+        BLOCKS,
+        msgspec.structs.replace(TABLE, links=off_the_line),
+        network=NetworkConfig(kind="measured"),
+        pipeline=PIPELINE,
+        pace=1.0,
+    )
+    assert problem.forward_hops[1] == Hop(latency_ns=50_000, serialisation_ns=3 * MS - 50_000, wire="0>1")
+    assert problem.backward_hops[2] == Hop(latency_ns=10_000, serialisation_ns=0)  # no bytes, no wire
 
 
 def test_inside_a_site_the_measured_link_counts_and_shares_no_wire() -> None:
