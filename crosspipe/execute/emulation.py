@@ -16,8 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from crosspipe.execute.variation import Bandwidth
-from crosspipe.problem import Hop
+from crosspipe.execute.variation import Bandwidth, Jitter
+from crosspipe.problem import Hop, Problem
+from crosspipe.schedule.order import Message
 
 _CONSTANT = Bandwidth()
 
@@ -104,3 +105,21 @@ def open_wires(
             alone = len(wire_senders[wire]) == 1
             wires[wire] = OwnWire(varying) if alone else SharedWire(directory / f"wire-{number}", varying)
     return wires
+
+
+class Links(NamedTuple):
+    """All hops of a Problem as one rank sends over them; `wires` None: nothing is emulated."""
+
+    problem: Problem
+    wires: Mapping[str, Wire] | None
+    jitter: Jitter | None = None
+
+    def depart(self, iteration: int, message: Message, ready_ns: int) -> Departure:
+        """The life of a message that is ready at `ready_ns`; all of it that moment where nothing is emulated."""
+        if self.wires is None:
+            return Departure(ready_ns, ready_ns, ready_ns)
+        hop = self.problem.message_hop(message.kind, message.position)
+        assert hop is not None
+        if self.jitter is not None:
+            hop = self.jitter.vary(hop, iteration, message)
+        return depart_unshared(ready_ns, hop) if hop.wire is None else self.wires[hop.wire].depart(ready_ns, hop)

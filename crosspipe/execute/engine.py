@@ -19,11 +19,11 @@ from torch import Tensor
 from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import Clock, agree_start
 from crosspipe.execute.dependencies import made, needed
-from crosspipe.execute.emulation import Departure, Wire, depart_unshared
+from crosspipe.execute.emulation import Links, Wire
 from crosspipe.execute.failure import PeerLost
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
-from crosspipe.execute.replicas import Replicas, Step
+from crosspipe.execute.replicas import Beside, Replicas, Step
 from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Header, Receipt, Transport
 from crosspipe.execute.variation import Jitter
@@ -80,8 +80,8 @@ class Engine:
         jitter: Jitter | None = None,
         at: Callable[[int, int], None] = lambda iteration, action: None,
     ) -> None:
-        self.problem, self.step, self.replicas = problem, step, replicas
-        self.transport, self.clock, self.wires, self.settings = transport, clock, wires, settings
+        self.problem, self.step, self.transport, self.clock, self.settings = problem, step, transport, clock, settings
+        self._links = Links(problem, wires if settings.emulate else None, jitter)
         self._mathematics = Mathematics(problem, plan.rank, stages, batch)
         self._at = at
         self._do = {
@@ -94,7 +94,7 @@ class Engine:
             "gathered": self._gathered,
             "reduce": self._start_beside,
         }
-        self.jitter, self.message_format = jitter, message_format
+        self.message_format = message_format
         self._slots: list[Tensor] = []
         self.adopt(plan)
         self._sent = [0] * transport.size  # messages so far, by target
@@ -102,7 +102,7 @@ class Engine:
         self._receipts: dict[Message, tuple[int, Receipt, int]] = {}  # posted, not waited for: number on its channel
         self._inputs: dict[Message, tuple[Tensor, int]] = {}  # arrived, not used: tensor, arrival
         self._outputs: dict[Message, tuple[Tensor, int]] = {}  # made, not sent: tensor, end of its block
-        self._beside: dict[Message, tuple[int, Departure]] = {}  # gathers not waited for: ready, planned life
+        self._beside = Beside(problem, replicas, clock, emulate=settings.emulate)
 
     def adopt(self, plan: RankPlan) -> None:
         """Executes `plan` from the next iteration on; to be called by all ranks between the same two iterations.
@@ -118,6 +118,10 @@ class Engine:
         del self._slots[len(plan.slot_bytes) :]
         missing = len(plan.slot_bytes) - len(self._slots)
         self._slots += [torch.empty(shape, dtype=getattr(torch, dtype)) for _ in range(missing)]
+
+    def keep_time(self, clock: Clock) -> None:
+        """From the next iteration on by this estimate of the common clock."""
+        self.clock = self._beside.clock = clock
 
     def iterate(self, index: int) -> Trace:
         """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective.
@@ -213,51 +217,21 @@ class Engine:
         message = action.message
         assert message is not None
         output, ready = self._outputs.pop(message)
-        departure = self._depart(notes, message, ready)
+        departure = self._links.depart(notes.index, message, ready)
         self.transport.send(action.peer, Header(self._sent[action.peer], ready, *departure), output)
         self._sent[action.peer] += 1
         notes.sent += 1
 
-    def _depart(self, notes: _Notes, message: Message, ready: int) -> Departure:
-        hop = self.problem.message_hop(message.kind, message.position)
-        assert hop is not None
-        if not self.settings.emulate:
-            return Departure(ready, ready, ready)
-        if self.jitter is not None:
-            hop = self.jitter.vary(hop, notes.index, message)
-        if hop.wire is None:
-            return depart_unshared(ready, hop)
-        return self.wires[hop.wire].depart(ready, hop)
-
     def _start_beside(self, notes: _Notes, action: Action) -> None:
         """Starts a gather (ready when the iteration begins) or a reduction (ready when the last block has ended)."""
-        message, replicas = action.message, self.replicas
-        assert message is not None
-        assert replicas is not None
-        start = replicas.gather if message.kind == "gather" else replicas.reduce
-        start(self.problem.place(message.position)[1])
+        assert action.message is not None
         ready = notes.blocks[-1].raw_end_ns if notes.blocks else notes.begin
-        self._beside[message] = ready, self._depart(notes, message, ready)
+        self._beside.start(action.message, ready, self._links.depart(notes.index, action.message, ready))
 
     def _gathered(self, notes: _Notes, action: Action) -> None:
-        message = action.message
-        assert message is not None
-        notes.planned = max(notes.planned, self._await_beside(notes, message, self.problem.place(message.position)[1]))
-
-    def _await_beside(self, notes: _Notes, message: Message, chunk: int | None) -> int:
-        """Waits for the replicas and for the planned arrival of what was started; returns when it counts as there."""
-        assert self.replicas is not None
-        waited = self.clock.now()
-        self.replicas.wait(chunk)
-        received = self.clock.now()
-        ready, departure = self._beside.pop(message)
-        arrival = departure.arrival_ns
-        if self.settings.emulate:
-            resumed = self.clock.wait_until(arrival)
-        else:
-            arrival, resumed = max(arrival, received), received
-        notes.messages.append(TracedMessage(message, ready, *departure[:2], arrival, waited, received, resumed, ready))
-        return arrival
+        assert action.message is not None
+        notes.messages.append(self._beside.await_end(action.message))
+        notes.planned = max(notes.planned, notes.messages[-1].arrival_ns)
 
     def _release(self, notes: _Notes, action: Action) -> None:
         """Nothing to do on the CPU: the plan does not post into the buffer before this place."""
@@ -268,16 +242,19 @@ class Engine:
         end = notes.begin if last is None else last.end_ns
         if last is not None and last.lateness_ns > LATE_NS:
             end = last.raw_end_ns  # no later block of this rank can make up for it
-        for message in list(self._beside):
-            end = max(end, self._await_beside(notes, message, None))
-        rows = self.transport.allgather(struct.pack("<qd", end, self.step.square()))
-        ends, squares = zip(*(struct.unpack("<qd", row) for row in rows), strict=True)
+        reductions = self._beside.await_all()
+        notes.messages += reductions
+        end = max([end, *(m.arrival_ns for m in reductions)])
+        loss = float(torch.stack(notes.losses).mean()) if notes.losses else None
+        rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
+        ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
         self.transport.flush()  # returns at once: every message has been received
-        for rank, square in enumerate(squares):
-            if not math.isfinite(square):
-                raise CrosspipeError(
-                    f"iteration {notes.index}: the gradients of rank {rank} are not finite; lower the learning rate"
-                )
+        for what, values in (("loss", losses), ("gradient norm", squares)):
+            for rank, value in enumerate(values):
+                if not math.isfinite(value):
+                    raise CrosspipeError(
+                        f"iteration {notes.index}: the {what} of rank {rank} is {value}; lower the learning rate"
+                    )
         largest, blocks_end = self.settings.clip_norm, max(ends)
         factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
         norm_end, raw_norm_end = self._paced_end(blocks_end, self.settings.gradient_norm_ns)
@@ -294,7 +271,7 @@ class Engine:
             raw_norm_end_ns=raw_norm_end,
             step_end_ns=step_end,
             raw_step_end_ns=raw_step_end,
-            loss=float(torch.stack(notes.losses).mean()) if notes.losses else None,
+            loss=loss,
             gradient_norm=math.sqrt(sum(squares)),
             clip_factor=factor,
         )

@@ -11,7 +11,12 @@ from typing import Protocol
 
 import torch
 
+from crosspipe.execute.clock import Clock
+from crosspipe.execute.emulation import Departure
+from crosspipe.execute.trace import TracedMessage
 from crosspipe.model.optimizer import clip_gradients, square_of_gradients
+from crosspipe.problem import Problem
+from crosspipe.schedule.order import Message
 
 
 class Replicas(Protocol):
@@ -25,6 +30,40 @@ class Replicas(Protocol):
 
     def wait(self, chunk: int | None = None) -> None:
         """Blocks until what was started for the chunk (None: everything) is done; PeerLost after the time-out."""
+
+
+class Beside:
+    """The gathers and reductions of one iteration that run beside its blocks: when they count as done."""
+
+    def __init__(self, problem: Problem, replicas: Replicas | None, clock: Clock, *, emulate: bool) -> None:
+        self._problem, self._replicas, self.clock, self._emulate = problem, replicas, clock, emulate
+        self._running: dict[Message, tuple[int, Departure]] = {}  # ready, planned life
+
+    def start(self, message: Message, ready_ns: int, departure: Departure) -> None:
+        """Starts it; its delay begins at `ready_ns`."""
+        assert self._replicas is not None
+        start = self._replicas.gather if message.kind == "gather" else self._replicas.reduce
+        start(self._problem.place(message.position)[1])
+        self._running[message] = ready_ns, departure
+
+    def await_end(self, message: Message) -> TracedMessage:
+        """Waits for the chunk's and for the planned arrival."""
+        return self._await(message, self._problem.place(message.position)[1])
+
+    def await_all(self) -> list[TracedMessage]:
+        """Waits for everything that is still running."""
+        return [self._await(message, None) for message in list(self._running)]
+
+    def _await(self, message: Message, chunk: int | None) -> TracedMessage:
+        assert self._replicas is not None
+        ready, departure = self._running.pop(message)
+        waited = self.clock.now()
+        self._replicas.wait(chunk)
+        received = resumed = self.clock.now()
+        arrival = max(departure.arrival_ns, received)
+        if self._emulate:
+            arrival, resumed = departure.arrival_ns, self.clock.wait_until(departure.arrival_ns)
+        return TracedMessage(message, ready, *departure[:2], arrival, waited, received, resumed, ready)
 
 
 class Step(Protocol):

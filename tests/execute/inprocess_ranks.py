@@ -12,8 +12,9 @@ from crosspipe.execute.clock import Clock
 from crosspipe.execute.emulation import OwnWire, Wire
 from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.inprocess import Hub, InProcessTransport
+from crosspipe.execute.loop import Before, run_iterations
 from crosspipe.execute.plan import Format, Plan
-from crosspipe.execute.replicas import PlainStep, Replicas
+from crosspipe.execute.replicas import PlainStep, Replicas, Step
 from crosspipe.execute.trace import Trace
 from crosspipe.model import SplitBackward
 from crosspipe.problem import Problem
@@ -66,16 +67,18 @@ def execute(
     *,
     iterations: int = 1,
     rate: float = 0.0,
+    step: Callable[[list[nn.Parameter]], Step] | None = None,
     replicas: Callable[[int], Replicas] = lambda rank: None,
+    before: Callable[[Engine], Before] | None = None,
 ) -> tuple[list[list[Trace]], dict[int, nn.Module]]:
-    """Traces `[iteration][rank]` and the modules by position, after SGD with `rate`."""
+    """Traces `[iteration][rank]` and the modules by position, after SGD with `rate` (or what `step` makes)."""
     hub = Hub(problem.stages)
     modules = {position: module_at(position) for position in range(problem.positions)}
     wires: dict[str, Wire] = {wire: OwnWire() for wire in problem.wires}
 
     def body(transport: InProcessTransport) -> list[Trace]:
         positions = [problem.position(transport.rank, chunk) for chunk in range(problem.chunks)]
-        own = [modules[position] for position in positions]
+        parameters = [p for position in positions for p in modules[position].parameters()]
         engine = Engine(
             problem,
             plan.ranks[transport.rank],
@@ -88,7 +91,7 @@ def execute(
                 )
                 for p in positions
             ],
-            step=PlainStep(torch.optim.SGD([p for m in own for p in m.parameters()], lr=rate)),
+            step=PlainStep(torch.optim.SGD(parameters, lr=rate)) if step is None else step(parameters),
             transport=transport,
             clock=Clock(),
             wires=wires,
@@ -97,7 +100,7 @@ def execute(
             settings=settings,
             replicas=replicas(transport.rank),
         )
-        return [engine.iterate(i) for i in range(iterations)]
+        return run_iterations(engine, range(iterations), before=[] if before is None else [before(engine)])
 
     traces = run_ranks(hub, body)
     return [[rows[i] for rows in traces] for i in range(iterations)], modules  # type: ignore[index]

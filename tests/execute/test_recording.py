@@ -72,7 +72,9 @@ def test_inside_a_site_only_what_could_change_a_schedule_is_late(monkeypatch, fl
     found = findings(one_site, [traces], [iteration(PROBLEM, traces, 70 * MS, warmup=False)])
     # the durations by themselves, 8 ms more in 70, would be 11 % longer: that is said in any case
     assert {f.name for f in found} == expected | {"anchors_hide_time"}
-    assert all("2 of 2 messages inside a site came more than 1 ms late" in f.detail for f in found if f.name in expected)
+    assert all(
+        "2 of 2 messages inside a site came more than 1 ms late" in f.detail for f in found if f.name in expected
+    )
 
 
 def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():

@@ -12,71 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from orders import schedule_of
+from sessions import of_our_ranks, session_of, two_stages, wait_until
 
 from crosspipe.execute.failure import position_file
 from crosspipe.execute.position import read_position
 from crosspipe.execute.session import run_points, run_session
-from crosspipe.execute.spec import Point, RunConfig, Session
 from crosspipe.problem import Problem
-from crosspipe.problem.architecture import ModelConfig
-from crosspipe.schedule import Block, Schedule, simulate
+from crosspipe.schedule import Block, simulate
 from crosspipe.solver import solve
 from crosspipe.store import RunRecord, load, read_timelines, save
 
 pytestmark = pytest.mark.serial
-
-MODEL = ModelConfig(vocabulary=256, hidden=32, intermediate=48, heads=2, kv_heads=1, layers=3, sequence=16)
-
-
-def two_stages(*, milliseconds: float = 4) -> Problem:
-    return Problem.uniform(
-        stages=2,
-        microbatches=4,
-        sites=2,
-        forward_ms=milliseconds,
-        input_grad_ms=milliseconds,
-        weight_grad_ms=milliseconds,
-        latency_ms=milliseconds,
-        serialisation_ms=milliseconds / 2,
-    )
-
-
-def session_of(directory: Path, schedules: dict[str, Schedule], problem: Problem, **run: object) -> Session:
-    save(directory / "problem.json", problem)
-    points = []
-    for label, schedule in schedules.items():
-        file = save(directory / f"{label}.schedule.json", schedule)
-        points.append(
-            Point(
-                label=label,
-                problem=str(directory / "problem.json"),
-                schedule=str(file),
-                out=str(directory / "out" / label),
-            )
-        )
-    settings = {"pace": 1.0, "iterations": 2, "warmup": 1, "timeout_s": 5.0, "learning_rate": 0.01, **run}
-    return Session(
-        model=MODEL,
-        layers=((2,), (1,)),
-        points=tuple(points),
-        run=RunConfig(**settings),
-        gradient_norm_ns=(1_000_000, 2_000_000),
-        optimizer_step_ns=(4_000_000, 3_000_000),
-        directory=str(directory / "logs"),
-    )
-
-
-def of_our_ranks(directory: Path) -> list[int]:
-    """Processes whose command line names a file of this test."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-        except OSError:
-            continue
-        if str(directory).encode() in command and b"crosspipe.execute.worker" in command:
-            found.append(int(entry.name))
-    return found
 
 
 def test_points_share_a_start_and_leave_complete_records(tmp_path):
@@ -210,10 +156,3 @@ def test_closing_early_ends_the_ranks(tmp_path):
     assert of_our_ranks(tmp_path)
     points.close()
     assert of_our_ranks(tmp_path) == []
-
-
-def wait_until(condition, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
