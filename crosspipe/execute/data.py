@@ -5,6 +5,7 @@ Every rank that needs tokens or targets makes them itself, so that no batch trav
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -65,6 +66,10 @@ class Batches:
                 "run.data", f"{len(corpus)} bytes", f"too few for sequences of {sequence}", "give more text"
             )
         self._corpus, self._size, self._sequence, self._seed = corpus, size, sequence, seed
+
+    def digest(self) -> str:
+        """SHA-256 of the corpus, in hex."""
+        return hashlib.sha256(self._corpus).hexdigest()
 
     def __call__(self, iteration: int, microbatch: int) -> tuple[Tensor, Tensor]:
         random = np.random.default_rng((self._seed, iteration, microbatch))

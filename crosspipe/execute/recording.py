@@ -15,6 +15,7 @@ from crosspipe.execute.attribution import excess
 from crosspipe.execute.dependencies import needed
 from crosspipe.execute.findings import compute_share, delay_errors, findings, gradient_findings
 from crosspipe.execute.plan import Plan
+from crosspipe.execute.replication import of_one_pipeline
 from crosspipe.execute.resimulation import resimulate
 from crosspipe.execute.spec import ANCHORED_FILE, RAW_FILE, RECORD_FILE, Point, Session
 from crosspipe.execute.trace import LATE_NS, Trace
@@ -132,7 +133,7 @@ def write_point(
     record, pairs = build_record(session, problem, plan, [result.traces for result in results], swaps)
     record = msgspec.structs.replace(
         record,
-        peak_activation_bytes=tuple(result.peak_activation_bytes for result in results),
+        peak_activation_bytes=tuple(result.peak_activation_bytes for result in results[: problem.stages]),
         gradient_relative_error=max(errors, default=None),
         findings=record.findings + gradient_findings(max(errors, default=0.0), session.model.dtype),
         ranks=ranks,
@@ -154,10 +155,12 @@ def build_record(
 ) -> tuple[RunRecord, list[tuple[Timeline, Timeline]]]:
     """What follows from `traces[rank][i]`, and the (anchored, raw) Timelines of the iterations after the warm-up.
 
+    With replicas, timelines are those of the first, and losses means over all.
+
     `plan` is the one that ran first. Iterations that are not there on every rank are left out.
     """
     run = session.run
-    runs = list(zip(*traces, strict=False))
+    runs = list(zip(*of_one_pipeline(traces, problem.stages), strict=False))
     taken = [s for s in swaps if s.refused is None]
 
     def predicted_ns(index: int) -> int:

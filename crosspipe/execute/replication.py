@@ -6,11 +6,39 @@ the wires across sites, and meet for gradients and parameters only (`crosspipe.e
 
 from __future__ import annotations
 
-import msgspec
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from crosspipe.execute.transport import Header, Receipt, Transport
+import msgspec
+
+from crosspipe.execute.trace import Trace
 from crosspipe.problem import Hop, Problem
+
+if TYPE_CHECKING:  # what watches a run and reads its traces needs no torch
+    from torch import Tensor
+
+    from crosspipe.execute.groups import Group
+    from crosspipe.execute.transport import Header, Receipt, Transport
+
+
+class Circles:
+    """The groups of ranks of a session, opened once each. `open_group` is collective over all ranks."""
+
+    def __init__(self, rank: int, open_group: Callable[[Sequence[int]], Group]) -> None:
+        self._rank, self._open = rank, open_group
+        self._known: dict[tuple[int, ...], Group] = {}
+
+    def of(self, circles: Sequence[Sequence[int]]) -> Group | None:
+        """The group of this rank's circle; None if it is in none, or alone. Collective: all give the same circles."""
+        found = None
+        for circle in map(tuple, circles):
+            if len(circle) == 1:
+                continue
+            if circle not in self._known:
+                self._known[circle] = self._open(circle)
+            if self._rank in circle:
+                found = self._known[circle]
+        return found
 
 
 class Pipeline:
@@ -89,3 +117,13 @@ def one_share(problem: Problem, replicas: int) -> Problem:
             for row in problem.data_parallel
         ),
     )
+
+
+def of_one_pipeline(traces: Sequence[Sequence[Trace]], stages: int) -> list[list[Trace]]:
+    """`traces[stage][i]` of the first replica, from `traces[rank][i]` of all; losses are means over the replicas."""
+
+    def mean(same: Sequence[Trace]) -> Trace:
+        losses = [trace.loss for trace in same if trace.loss is not None]
+        return msgspec.structs.replace(same[0], loss=sum(losses) / len(losses)) if losses else same[0]
+
+    return [[mean(same) for same in zip(*traces[stage::stages], strict=False)] for stage in range(stages)]

@@ -30,8 +30,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     receive is posted (None: only when it is used). `check_gradients` compares the first iteration's gradients with one
     process. `jitter_ms`: mean of the random time added to the latency of emulated messages. `bandwidth_trace`: CSV file
     that varies the bandwidth of emulated wires (`crosspipe.execute.variation`). `swap_file`: a Plan or Schedule that
-    appears there takes over between two iterations. `timeout_s` bounds every wait for another rank, `startup_timeout_s`
-    the time until the first iteration.
+    appears there takes over between two iterations. `checkpoint_dir`: where the training state is kept every
+    `checkpoint_every` iterations and at the end, a folder per point (None: nowhere); `resume` goes on from the newest
+    there, if there is one. `timeout_s` bounds every wait for another rank, `startup_timeout_s` the time until the first
+    iteration.
     """
 
     pace: float | None
@@ -47,6 +49,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     jitter_ms: float = 0.0
     bandwidth_trace: str | None = None
     swap_file: str | None = None
+    checkpoint_dir: str | None = None
+    checkpoint_every: int = 100
+    resume: bool = False
     points_per_job: int = 4
     timeout_s: float = 60.0
     startup_timeout_s: float = 180.0
@@ -57,13 +62,21 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if value is not None and not 0 < value < math.inf:
                 remedy = "use more than 0" + (", or null" if name in ("pace", "clip_norm") else "")
                 raise UsageError(f"run.{name}", value, "is not a finite number > 0", remedy)
-        for name, least in (("iterations", 1), ("warmup", 0), ("points_per_job", 1), ("seed", 0)):
+        for name, least in (
+            ("iterations", 1),
+            ("warmup", 0),
+            ("points_per_job", 1),
+            ("checkpoint_every", 1),
+            ("seed", 0),
+        ):
             if getattr(self, name) < least:
                 raise UsageError(f"run.{name}", getattr(self, name), f"is below {least}", f"use {least} or more")
         if self.transport != "gloo":
             raise UsageError("run.transport", self.transport, "no such transport in this version", "use gloo")
         if not 0 <= self.jitter_ms < math.inf:
             raise UsageError("run.jitter_ms", self.jitter_ms, "is not a finite time >= 0", "use 0 for none")
+        if self.resume and self.checkpoint_dir is None:
+            raise UsageError("run.resume", True, "nothing says where the checkpoints are", "give run.checkpoint_dir")
         if self.post_ahead_ms is not None and not 0 <= self.post_ahead_ms < math.inf:
             raise UsageError("run.post_ahead_ms", self.post_ahead_ms, "is not a finite time >= 0", "use 0, or null")
 
@@ -87,12 +100,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="run_session"):
-    """One start of the ranks and the points they execute one after the other; rank r is stage r.
+    """One start of the ranks and the points they execute one after the other; rank r is stage r of replica 0.
 
     `layers` is the split of the model (`crosspipe.problem.layers`). `gradient_norm_ns` and `optimizer_step_ns` hold a
     value per stage, at the run's pace (empty: 0). `emulate` injects the Problems' hops; `origin` labels the timelines
     ("emulated", "shaped TCP", "real link"). `directory` gets logs and what ranks tell whoever watches them.
-    `rendezvous` is where ranks find each other: a torch.distributed init method, filled in by the launcher.
+    `rendezvous` is where ranks find each other: a torch.distributed init method, filled in by the launcher. With
+    `replicas` of the pipeline, rank = replica * stages + stage, and a Problem's hops across sites carry all replicas'
+    bytes.
     """
 
     schema: int = 1
@@ -106,11 +121,16 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     origin: str = "emulated"
     directory: str
     rendezvous: str = "env://"
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise FieldError("replicas", self.replicas, "is below 1", "use 1 or more")
 
     @property
     def ranks(self) -> int:
-        """Number of ranks: one per stage."""
-        return len(self.layers)
+        """Number of ranks: one per stage and replica."""
+        return len(self.layers) * self.replicas
 
     @property
     def message_format(self) -> Format:
@@ -134,7 +154,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise FieldError(
                 "model.vocabulary", self.model.vocabulary, "tokens are bytes", f"use {VOCABULARY} or more for a run"
             )
-        if self.model.tied_embedding and problem.positions > 1:
+        if (self.replicas > 1) != bool(problem.data_parallel):
             raise FieldError(
-                "model.tied_embedding", True, "the engine does not sum tied gradients across stages", "use false"
+                "replicas",
+                self.replicas,
+                f"the problem has {'' if problem.data_parallel else 'no '}gradient reductions",
+                "give data_parallel exactly where there are replicas",
+            )
+        gathers = [replica.gather is not None for row in problem.data_parallel for replica in row]
+        if any(gathers) and not all(gathers):
+            raise FieldError(
+                "data_parallel",
+                f"{sum(gathers)} of {len(gathers)} with a gather",
+                "ZeRO-1 is for the whole model or not at all",
+                "give every stage and chunk its gather, or none",
             )

@@ -16,7 +16,8 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.environment import describe
 from crosspipe.execute.failure import PeerLost, log_file, position_file, report_failures
+from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.loop import run_iterations
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import TraceLog, trace_file
@@ -36,15 +38,15 @@ from crosspipe.execute.peak import peak_activation_bytes
 from crosspipe.execute.plan import Plan, RankPlan
 from crosspipe.execute.position import PositionWriter
 from crosspipe.execute.recording import Result, write_point
-from crosspipe.execute.reference import relative_error, write_reference
-from crosspipe.execute.replicas import PlainStep
+from crosspipe.execute.reference import write_reference
+from crosspipe.execute.replication import Circles, OnePipeline, Pipeline, one_share, senders
 from crosspipe.execute.spec import PARENT, Point, Session
 from crosspipe.execute.swap import Swapper, WatchedFile
 from crosspipe.execute.trace import Trace
+from crosspipe.execute.training import Checkpoints, Training
 from crosspipe.execute.transport import Transport, compare_channels, open_transport
 from crosspipe.execute.variation import Bandwidth, Jitter, read_bandwidth
-from crosspipe.model import SplitBackward, build_stage, token_loss
-from crosspipe.model.optimizer import build_optimizer
+from crosspipe.model import build_stage, token_loss
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule
 from crosspipe.store import Rank, load
@@ -60,7 +62,10 @@ def main(arguments: Sequence[str]) -> None:
     session = load(arguments[0], Session)
     if size != session.ranks:
         raise UsageError(
-            "WORLD_SIZE", size, f"the session has {session.ranks} stages", f"start {session.ranks} ranks, one per stage"
+            "WORLD_SIZE",
+            size,
+            f"the session has {len(session.layers)} stages x {session.replicas} replicas",
+            f"start {session.ranks} ranks",
         )
     directory = Path(session.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -101,6 +106,8 @@ class _Member:
     def __init__(self, session: Session, transport: Transport, batches: Batches, position: PositionWriter) -> None:
         self.session, self.transport, self.batches, self.position = session, transport, batches, position
         self.directory = Path(session.directory)
+        self.circles = Circles(transport.rank, partial(DistGroup, timeout_s=session.run.timeout_s))
+        self.pipeline = Pipeline(transport, len(session.layers))
 
     def execute(self, number: int, point: Point) -> None:
         """One point: a fresh model, its plan, warm-up and measured iterations, its files. Collective."""
@@ -111,34 +118,33 @@ class _Member:
         problem, schedule = load(point.problem, Problem), load(point.schedule, Schedule)
         session.check(problem)
         plan = lower_point(session, problem, schedule) if point.plan is None else load(point.plan, Plan)
-        own = plan.ranks[rank]
+        own = plan.ranks[self.pipeline.rank]
         self.position.say("building the model")
-        modules = [
-            build_stage(session.model, session.layers, rank, chunk, traversal=problem.traversal, seed=run.seed)
-            for chunk in range(problem.chunks)
-        ]
-        stages = [SplitBackward(module, loss_scale=1 / problem.microbatches) for module in modules]
-        parameters = [pair for module in modules for pair in module.named_parameters()]
+        training = Training(session, problem, rank, self.batches, self.circles)
+        checkpoints = None if run.checkpoint_dir is None else Checkpoints(training, point, schedule, self.transport)
+        first = checkpoints.resume() if checkpoints is not None and run.resume else 0
         self.position.say("measuring activations")
-        peak = peak_activation_bytes(problem, own, stages, session.message_format, self.batches)
-        reference = self._reference(problem) if run.check_gradients else None
+        peak = peak_activation_bytes(problem, own, training.stages, session.message_format, self.batches)
+        reference = self._reference(problem) if run.check_gradients and first == 0 else None
         self.position.say("comparing channels with the other ranks")
-        compare_channels(self.transport, own, session.message_format)
+        compare_channels(OnePipeline(self.transport, problem.stages), own, session.message_format)
         common = CommonClock(self.transport)
+        wire_senders = senders(plan.wire_senders, problem.stages, session.replicas)
         if session.emulate:
-            check_wires(plan, self._ranks(problem, common.clock))
+            check_wires(wire_senders, self._ranks(problem, common.clock))
         bandwidth = self._bandwidth(common.clock)
         self._name_actions(own)
         engine = Engine(
-            problem,
+            one_share(problem, session.replicas),
             own,
-            stages=stages,
-            step=PlainStep(build_optimizer([p for _, p in parameters], learning_rate=run.learning_rate)),
-            transport=self.transport,
+            stages=training.stages,
+            step=training.step,
+            replicas=training.step,
+            transport=self.pipeline,
             clock=common.clock,
-            wires=open_wires(plan.wire_senders, rank, self.directory, bandwidth=bandwidth),
+            wires=open_wires(wire_senders, rank, self.directory, bandwidth=bandwidth),
             message_format=session.message_format,
-            batch=self.batches,
+            batch=training.batch,
             settings=Settings(
                 paced=run.pace is not None,
                 emulate=session.emulate,
@@ -154,21 +160,23 @@ class _Member:
 
         def compare_gradients(trace: Trace) -> None:
             if trace.index == 0 and reference is not None:
-                errors.append(relative_error(reference, parameters, factor=trace.clip_factor))
+                errors.append(training.gradient_error(reference, trace))
 
         def keep_clock(trace: Trace) -> None:
             common.keep(trace)
-            engine.clock = common.clock
+            engine.keep_time(common.clock)
 
         log = TraceLog(trace_file(self.directory, rank))
         self.transport.allgather(b"")
         self.transport.timeout_s = run.timeout_s
         traces = run_iterations(
             engine,
-            range(run.warmup + run.iterations),
+            range(first, first + run.warmup + run.iterations),
             before=[] if swapper is None else [swapper.before],
-            after=[say_progress, log, compare_gradients, keep_clock],
+            after=[say_progress, log, compare_gradients, keep_clock, *([checkpoints.after] if checkpoints else [])],
         )
+        if checkpoints is not None:
+            checkpoints.save(first + len(traces))
         log.close()
         self.position.say("collecting what the ranks measured")
         mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=max(errors, default=None))
@@ -213,8 +221,8 @@ class _Member:
         rank = self.transport.rank
         mine = Rank(
             rank=rank,
-            stage=rank,
-            site=problem.sites[rank],
+            stage=self.pipeline.rank,
+            site=problem.sites[self.pipeline.rank],
             host=platform.node(),
             pid=os.getpid(),
             device="cpu",
@@ -228,14 +236,15 @@ class _Member:
     def _reference(self, problem: Problem) -> Path:
         """The file with the gradients of one process; rank 0 makes it where it is not there yet."""
         session = self.session
+        microbatches = problem.microbatches * session.replicas
         identity = msgspec.json.encode(
-            (session.model, session.run.seed, session.run.data, problem.microbatches), order="sorted"
+            (session.model, session.run.seed, session.run.data, microbatches), order="sorted"
         )
         path = self.directory / f"reference-{hashlib.sha256(identity).hexdigest()[:16]}.safetensors"
         if self.transport.rank == 0 and not path.exists():
             self.position.say("computing the gradients of one process")
             model = build_stage(session.model, ((session.model.layers,),), 0, seed=session.run.seed)
-            write_reference(path, model, token_loss, self.batches, problem.microbatches)
+            write_reference(path, model, token_loss, self.batches, microbatches)
         self.position.say("waiting for the gradients of one process")
         deadline = time.monotonic() + session.run.startup_timeout_s
         while not path.exists():
@@ -245,15 +254,15 @@ class _Member:
         return path
 
 
-def check_wires(plan: Plan, ranks: Sequence[Rank]) -> None:
+def check_wires(wire_senders: Mapping[str, Sequence[int]], ranks: Sequence[Rank]) -> None:
     """Raises FieldError where ranks on different hosts would have to share an emulated wire's state."""
-    for wire, senders in plan.wire_senders.items():
-        hosts = sorted({ranks[sender].host for sender in senders})
+    for wire, sharing in wire_senders.items():
+        hosts = sorted({ranks[sender].host for sender in sharing})
         if len(hosts) > 1:
             raise FieldError(
                 "wire",
                 wire,
-                f"stages {', '.join(map(str, senders))} share it, on hosts {', '.join(hosts)}",
+                f"ranks {', '.join(map(str, sharing))} share it, on hosts {', '.join(hosts)}",
                 "an emulated wire's senders must be on one host: place them so, or use a traversal with one sender",
             )
 

@@ -11,8 +11,9 @@ from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.lowering import lower
 from crosspipe.execute.spec import Point, RunConfig, Session
 from crosspipe.execute.worker import check_wires, rank_and_size
-from crosspipe.problem import Problem
+from crosspipe.problem import Hop, Problem
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.problem.problem import DataParallel
 from crosspipe.solver import solve
 from crosspipe.store import Rank, load, save
 
@@ -40,6 +41,8 @@ def test_the_shipped_configurations_name_every_field():
         ({"timeout_s": float("inf")}, "run.timeout_s = inf"),
         ({"post_ahead_ms": -1.0}, "run.post_ahead_ms = -1.0"),
         ({"clip_norm": 0.0}, r"run.clip_norm = 0.0.*or null"),
+        ({"checkpoint_every": 0}, r"run.checkpoint_every = 0: is below 1"),
+        ({"resume": True}, r"run.resume = True: nothing says where the checkpoints are; give run.checkpoint_dir"),
     ],
 )
 def test_wrong_values_name_their_key(values, wrong):
@@ -72,7 +75,7 @@ def test_a_message_is_a_microbatch_of_activations():
         ({"layers": ((2,), (1,), (1,))}, r"3 stages x 1 chunks.*the problem has 2 x 1"),
         ({"layers": ((2,), (1,))}, "places 3 layers, the model has 4"),
         ({"model": msgspec.structs.replace(MODEL, vocabulary=100)}, "vocabulary = 100: tokens are bytes"),
-        ({"model": msgspec.structs.replace(MODEL, tied_embedding=True)}, "tied gradients"),
+        ({"replicas": 2}, "replicas = 2: the problem has no gradient reductions"),
     ],
 )
 def test_model_split_and_problem_must_belong_together(fields, wrong):
@@ -80,6 +83,21 @@ def test_model_split_and_problem_must_belong_together(fields, wrong):
     session_of().check(problem)
     with pytest.raises(FieldError, match=wrong):
         session_of(**fields).check(problem)
+
+
+def test_replicas_need_their_reductions_and_zero_1_is_all_or_nothing():
+    problem = Problem.uniform(stages=2, microbatches=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1)
+    plain, sharded = DataParallel(reduce=Hop()), DataParallel(reduce=Hop(), gather=Hop())
+    replicated = msgspec.structs.replace(problem, data_parallel=((plain,), (plain,)))
+    session_of(replicas=2).check(replicated)
+    assert session_of(replicas=3).ranks == 6
+    with pytest.raises(FieldError, match="replicas = 1: the problem has gradient reductions"):
+        session_of().check(replicated)
+    mixed = msgspec.structs.replace(problem, data_parallel=((plain,), (sharded,)))
+    with pytest.raises(FieldError, match="ZeRO-1 is for the whole model or not at all"):
+        session_of(replicas=2).check(mixed)
+    with pytest.raises(FieldError, match="replicas = 0: is below 1"):
+        session_of(replicas=0)
 
 
 def test_a_rank_knows_itself_from_its_launcher_or_from_slurm():
@@ -96,7 +114,7 @@ def test_senders_of_one_emulated_wire_must_be_on_one_host():
     )
     plan = lower(problem, solve(problem, "interleaved_1f1b"))
     ranks = [Rank(rank=r, stage=r, site=r // 2, host="a", pid=1, device="cpu") for r in range(4)]
-    check_wires(plan, ranks)
+    check_wires(plan.wire_senders, ranks)
     ranks[3] = msgspec.structs.replace(ranks[3], host="b")
-    with pytest.raises(FieldError, match="wire = '1>0': stages 2, 3 share it, on hosts a, b"):
-        check_wires(plan, ranks)
+    with pytest.raises(FieldError, match="wire = '1>0': ranks 2, 3 share it, on hosts a, b"):
+        check_wires(plan.wire_senders, ranks)

@@ -67,8 +67,8 @@ def problem_of(traversal: str, stages: int, microbatches: int, *, replicated: bo
     return msgspec.structs.replace(problem, data_parallel=(row,) * stages)
 
 
-def train(config, split, traversal, replicas, *, shard=False, iterations=3, microbatches=2, seed=0):
-    """Traces [replica * stages + stage][iteration], and for every rank its TrainingStep."""
+def train(config, split, traversal, replicas, *, shard=False, iterations=range(3), microbatches=2, seed=0, states=None):
+    """Traces [replica * stages + stage][iteration], and for every rank its TrainingStep; begins with `states[rank]`."""
     stages = len(split)
     problem = problem_of(traversal, stages, microbatches, replicated=replicas > 1, shard=shard)
     plan = lower(problem, random_schedule(problem, seed), message_bytes=FORMAT.size_bytes)
@@ -94,6 +94,8 @@ def train(config, split, traversal, replicas, *, shard=False, iterations=3, micr
         )
         with lock:
             steps[transport.rank] = step
+        if states is not None:
+            step.load(states[transport.rank])
         engine = Engine(
             problem,
             plan.ranks[stage],
@@ -107,7 +109,7 @@ def train(config, split, traversal, replicas, *, shard=False, iterations=3, micr
             batch=lambda i, mb: batch(i, replica * microbatches + mb),
             settings=Settings(paced=False, emulate=False, clip_norm=CLIP),
         )
-        traces = [engine.iterate(i) for i in range(iterations)]
+        traces = [engine.iterate(i) for i in iterations]
         for bucket in range(problem.chunks):
             step.gather(bucket)
         step.wait()
@@ -148,7 +150,7 @@ def test_training_is_that_of_one_process(traversal, split, replicas, shard, tied
 
 
 def test_zero_1_holds_a_share_of_the_moments() -> None:
-    _, steps = train(MODEL, ((2,), (2,)), "ud", 2, shard=True, iterations=1)
+    _, steps = train(MODEL, ((2,), (2,)), "ud", 2, shard=True, iterations=range(1))
     for rank in range(4):
         held = sum(v.numel() for s in steps[rank].optimizer.state.values() for v in s.values() if v.ndim)
         whole = sum(p.numel() for _, p in steps[rank].parameters)
@@ -157,7 +159,7 @@ def test_zero_1_holds_a_share_of_the_moments() -> None:
 
 def test_gradients_of_shards_can_be_collected_for_a_comparison() -> None:
     config = msgspec.structs.replace(MODEL, tied_embedding=True)
-    traces, steps = train(config, ((2,), (2,)), "ud", 2, shard=True, iterations=1)
+    traces, steps = train(config, ((2,), (2,)), "ud", 2, shard=True, iterations=range(1))
     run_ranks(Hub(4), lambda transport: steps[transport.rank].collect_gradients())
     model = build_stage(config, ((4,),), 0, seed=5)
     for mb in range(4):
@@ -168,3 +170,16 @@ def test_gradients_of_shards_can_be_collected_for_a_comparison() -> None:
         for name, p in steps[rank].parameters:
             gradient = p.grad / traces[rank][0].clip_factor
             assert (gradient - expected[name]).norm() / expected[name].norm() < 1e-6, name
+
+
+@pytest.mark.parametrize(("replicas", "shard"), [(1, False), (2, True)])
+def test_what_is_kept_is_enough_to_go_on_to_the_last_bit(replicas, shard) -> None:
+    config = msgspec.structs.replace(MODEL, tied_embedding=True)
+    split = ((1,), (3,))
+    whole, _ = train(config, split, "ud", replicas, shard=shard, iterations=range(4))
+    first, steps = train(config, split, "ud", replicas, shard=shard, iterations=range(2))
+    states = {rank: {name: value.clone() for name, value in step.state().items()} for rank, step in steps.items()}
+    second, _ = train(config, split, "ud", replicas, shard=shard, iterations=range(2, 4), states=states)
+    for rank in range(2 * replicas):
+        assert [t.loss for t in first[rank] + second[rank]] == [t.loss for t in whole[rank]]
+        assert [t.gradient_norm for t in first[rank] + second[rank]] == [t.gradient_norm for t in whole[rank]]

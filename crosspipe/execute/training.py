@@ -1,0 +1,142 @@
+"""What one rank trains at a point: its part of the model, its replicas, its share of the data, and its checkpoints.
+
+It puts the pieces together for the worker; how an iteration goes is the engine's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from crosspipe.execute.checkpoint import Identity, load_checkpoint, save_checkpoint
+from crosspipe.execute.data import Batches
+from crosspipe.execute.reference import relative_error
+from crosspipe.execute.replication import Circles, places
+from crosspipe.execute.spec import Point, Session
+from crosspipe.execute.trace import Trace
+from crosspipe.execute.training_step import Tied, TrainingStep, join_ends
+from crosspipe.execute.transport import Transport
+from crosspipe.model import SplitBackward, build_stage
+from crosspipe.model.optimizer import build_optimizer
+from crosspipe.problem import Problem
+from crosspipe.schedule import Schedule
+
+
+class Training:
+    """One rank's model and optimizer, fresh from the seed. Making one is collective.
+
+    `stages[chunk]` is what the engine computes with, `step` its `Step` and `Replicas`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        problem: Problem,
+        rank: int,
+        batches: Batches,
+        circles: Circles,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.session, self.problem, self._batches = session, problem, batches
+        self.replica, self.stage = divmod(rank, problem.stages)
+        modules = [
+            build_stage(
+                session.model,
+                session.layers,
+                self.stage,
+                chunk,
+                traversal=problem.traversal,
+                seed=session.run.seed,
+                device=device,
+            )
+            for chunk in range(problem.chunks)
+        ]
+        tied = None
+        weight = join_ends(modules)
+        if session.model.tied_embedding:
+            group = circles.of([places(problem, session.replicas)])
+            tied = None if weight is None or group is None else Tied(weight, group)
+        scale = 1 / (problem.microbatches * session.replicas)
+        self.stages = [SplitBackward(module, loss_scale=scale) for module in modules]
+        self.step = TrainingStep(
+            modules,
+            partial(build_optimizer, learning_rate=session.run.learning_rate),
+            replicas=circles.of([range(s, session.ranks, problem.stages) for s in range(problem.stages)]),
+            shard=uses_zero1(problem),
+            tied=tied,
+        )
+
+    def batch(self, iteration: int, microbatch: int) -> tuple[Tensor, Tensor]:
+        """This replica's microbatch: the replicas take the iteration's microbatches in turns of a whole pipeline."""
+        return self._batches(iteration, self.replica * self.problem.microbatches + microbatch)
+
+    def gradient_error(self, reference: Path, trace: Trace) -> float:
+        """How far this rank's gradients, as they are after an iteration, are from those of one process. Collective."""
+        self.step.collect_gradients()
+        return relative_error(reference, self.step.parameters, factor=trace.clip_factor)
+
+
+class Checkpoints:
+    """Of one point: in `run.checkpoint_dir`, in a folder by the point's label. Every call is collective."""
+
+    def __init__(self, training: Training, point: Point, schedule: Schedule, transport: Transport) -> None:
+        session, problem = training.session, training.problem
+        assert session.run.checkpoint_dir is not None
+        self.directory = Path(session.run.checkpoint_dir) / re.sub(r"[^\w.,=+-]+", "_", point.label)
+        self._training, self._transport, self._name = training, transport, schedule.name
+        self._every = session.run.checkpoint_every
+        self._identity = Identity(
+            model=session.model,
+            layers=session.layers,
+            traversal=problem.traversal,
+            microbatches=problem.microbatches,
+            replicas=session.replicas,
+            zero1=uses_zero1(problem),
+            seed=session.run.seed,
+            data=training._batches.digest(),
+            schedule=order_digest(schedule),
+            problem=problem.digest(),
+        )
+
+    def resume(self) -> int:
+        """Puts back the newest checkpoint, if there is one; the number of iterations that are done."""
+        found = load_checkpoint(self.directory, self._transport, self._identity)
+        if found is None:
+            return 0
+        iterations, state = found
+        self._training.step.load(state)
+        print(f"resumed after {iterations} iterations from {self.directory}", flush=True)
+        return iterations
+
+    def after(self, trace: Trace) -> None:
+        """Saves after every `run.checkpoint_every` iterations."""
+        if (trace.index + 1) % self._every == 0:
+            self.save(trace.index + 1)
+
+    def save(self, iterations: int) -> Path:
+        """Saves now."""
+        return save_checkpoint(
+            self.directory,
+            self._transport,
+            self._training.step.state(),
+            iterations=iterations,
+            schedule_name=self._name,
+            identity=self._identity,
+        )
+
+
+def order_digest(schedule: Schedule) -> str:
+    """SHA-256 of the order alone: who found it, and what is proven of it, makes no difference."""
+    return hashlib.sha256(msgspec.json.encode((schedule.orders, schedule.messages), order="sorted")).hexdigest()
+
+
+def uses_zero1(problem: Problem) -> bool:
+    """Whether the problem gathers parameters before the first F, which is what makes a run shard its optimizer."""
+    return any(replica.gather is not None for row in problem.data_parallel for replica in row)
