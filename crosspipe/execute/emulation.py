@@ -1,7 +1,8 @@
 """Emulated links: when may a message count as arrived, by the alpha-beta model with exact queueing.
 
 The sender keeps the wire's state and writes into the header when the message may be used; it is never delayed itself.
-The receiver waits for the real bytes and then for that moment. Where the real transfer takes longer than the emulated
+The receiver waits for the real bytes and then for that moment, later where it posted its receive after the service
+began: a real link moves no byte before. Where the real transfer takes longer than the emulated
 one the message is late: the engine counts those. The method follows CrossPipe (ATC'25), without patching
 PyTorch.
 """

@@ -170,6 +170,8 @@ class Engine:
             raise CrosspipeError(f"{message} came as number {header.number} from rank {action.peer}, not as {number}")
         arrival = header.not_before_ns
         if self.settings.emulate:
+            # no byte of a real one moves before its receive is posted, and then it still has the whole way to go
+            arrival = max(arrival, posted + header.not_before_ns - header.start_ns)
             resumed = self.clock.wait_until(arrival)
         elif received - waited > LATE_NS:  # nothing says when it came, but the rank stood still for it
             arrival = received

@@ -123,7 +123,7 @@ def test_anchors_follow_the_model_and_never_come_early():
         if hop.wire is not None:  # served in turn, for its serialisation, and not before its block really ended
             assert m.start_ns == max(m.ready_ns, free.get(hop.wire, 0))
             assert m.served_ns - m.start_ns == 1_000_000
-            assert m.arrival_ns - m.served_ns == 3_000_000
+            assert m.arrival_ns == max(m.served_ns + 3_000_000, m.posted_ns + 4_000_000)
             free[hop.wire] = m.served_ns
         assert m.resumed_ns >= m.arrival_ns
     for trace in traces:
@@ -186,4 +186,23 @@ def test_hops_without_a_wire_delay_but_do_not_queue():
     plan = lower(problem, schedule_of(problem, orders), message_bytes=FORMAT.size_bytes)
     traces = execute(problem, plan, Settings(paced=False))[0][0]
     for m in traces[1].messages:
-        assert (m.start_ns, m.arrival_ns) == (m.ready_ns, m.ready_ns + 6_000_000)
+        assert (m.start_ns, m.arrival_ns) == (m.ready_ns, max(m.ready_ns, m.posted_ns) + 6_000_000)
+
+
+@pytest.mark.serial
+def test_receives_posted_at_use_cost_the_way_that_early_ones_hide():
+    # 20 ms blocks and latency; stage 0: F0 F1 B0 B1, stage 1: F0 B0 F1 B1. Early: F1 is there when B0 ends at 100 ms.
+    # At use it starts then: F1 120-140, B1 140-180, D1 there at 200 (posted at 160), B1 of stage 0 200-240.
+    times = {"forward_ms": 20, "input_grad_ms": 20, "weight_grad_ms": 20}
+    problem = Problem.uniform(stages=2, microbatches=2, sites=2, latency_ms=20, **times)
+    orders = [[Block(*b) for b in (("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1))]]
+    orders.append([orders[0][i] for i in (0, 2, 1, 3)])
+    schedule = schedule_of(problem, orders)
+    assert simulate(problem, schedule).makespan_ns == 220_000_000
+    plan = lower(problem, schedule, post_ahead_ns=None, message_bytes=FORMAT.size_bytes)
+    traces = execute(problem, plan, Settings())[0][0]
+    life = {m.message: m for trace in traces for m in trace.messages}
+    f1 = life[Message("F", 0, 1)]
+    assert f1.posted_ns > f1.ready_ns
+    assert f1.arrival_ns == f1.posted_ns + 20_000_000
+    assert traces[0].blocks_end_ns - traces[0].begin_ns >= 240_000_000
