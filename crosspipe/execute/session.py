@@ -7,6 +7,7 @@ launcher's business; here it is processes of this machine, on a cluster it can b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -
     """One start of the ranks: yields finished points, and, if it ends early, the one that failed."""
     directory = Path(session.directory)
     points, done = session.points, 0
-    began_ns = time.monotonic_ns()
+    silence = _Silence(session)
     heard = (SETTING_UP, SETTING_UP)
     ranks = launch(session)
     try:
@@ -122,21 +123,39 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -
                 failure = StageFailed(f"all ranks ended, but there is no {RECORD_FILE}; see the logs in {directory}")
                 yield from (Outcome(point, None, failure) for point in points[done:])
                 return
-            if any(codes) or _all_silent(session, began_ns):
+            if any(codes) or silence.too_long():
                 yield from _failed(session, ranks, done)
                 return
             time.sleep(_POLL_S)
+    except BaseException as stopped:  # not a failure of the ranks: whoever watches was told to end
+        _stop(ranks)
+        with contextlib.suppress(CrosspipeError, OSError):  # what was finished, if it can be had
+            if heard[0] == done < len(points) and not any(_finished(points[done:])):
+                keep_partial(session, done, points[done], f"stopped by {type(stopped).__name__}")
+        raise
     finally:
         _stop(ranks)
 
 
-def _all_silent(session: Session, began_ns: int) -> bool:
-    """Whether no rank has moved for longer than any of them may wait."""
-    positions = [read_position(position_file(Path(session.directory), rank)) for rank in range(session.ranks)]
-    setting_up = any(p is None or p.iteration == SETTING_UP for p in positions)
-    patience_s = session.run.startup_timeout_s if setting_up else session.run.timeout_s
-    last_ns = max([began_ns, *(p.stamp_ns for p in positions if p is not None)])
-    return time.monotonic_ns() - last_ns > (patience_s + _MARGIN_S) * 1e9
+class _Silence:
+    """For how long no rank has moved, by the clock of whoever watches: ranks on other hosts have other clocks."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._directory = session, Path(session.directory)
+        self._stamps: list[int] = []
+        self._moved_ns = time.monotonic_ns()
+
+    def too_long(self) -> bool:
+        """Whether that is longer than any of them may wait."""
+        positions = [read_position(position_file(self._directory, rank)) for rank in range(self._session.ranks)]
+        stamps = [p.stamp_ns for p in positions if p is not None]
+        now_ns = time.monotonic_ns()
+        if stamps != self._stamps:
+            self._stamps, self._moved_ns = stamps, now_ns
+        setting_up = any(p is None or p.iteration == SETTING_UP for p in positions)
+        run = self._session.run
+        patience_s = run.startup_timeout_s if setting_up else run.timeout_s
+        return now_ns - self._moved_ns > (patience_s + _MARGIN_S) * 1e9
 
 
 def _finished(points: Sequence[Point]) -> Iterator[Point]:

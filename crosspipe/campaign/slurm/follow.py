@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crosspipe.campaign import outcomes
 from crosspipe.campaign.driver import Listener, Plan, Summary
-from crosspipe.campaign.slurm.queue import Queue, cancel
+from crosspipe.campaign.slurm.queue import Queue, SlurmError, cancel
 from crosspipe.campaign.slurm.standing import Standing, standings
 from crosspipe.store.campaign_file import Outcome
 
@@ -42,11 +42,16 @@ def follow_campaign(plan: Plan, directory: Path, listener: Listener, queue: Queu
                 listener.now(task.partition("-")[0], text)
         if time.monotonic() - asked_s > pause_s:
             pause_s = _ASK_S if fresh else min(pause_s * _GROWTH, _ASK_AT_MOST_S)
-            open_tasks = standings(directory, plan.store, queue)
             asked_s = time.monotonic()
-            if not open_tasks and not fresh and not (outcomes.ended(directory) & missing) - set(heard):
-                return Summary(plan, directory, heard)  # what is left was never submitted
-            _bury(directory, open_tasks, lost, plan.points[0].config.cluster.patience_s)
+            try:
+                open_tasks = standings(directory, plan.store, queue)
+                _bury(directory, open_tasks, lost, plan.points[0].config.cluster.patience_s)
+            except SlurmError as error:  # its controller restarts: jobs go on without it, and so do we
+                for stage in {reference.partition("/")[0] for reference in missing - set(heard)}:
+                    listener.now(stage, f"no word from Slurm: {error}")
+            else:
+                if not open_tasks and not fresh and not (outcomes.ended(directory) & missing) - set(heard):
+                    return Summary(plan, directory, heard)  # what is left was never submitted
         time.sleep(_LOOK_S)
 
 

@@ -48,7 +48,8 @@ def submit_campaign(plan: Plan, directory: Path, say: Say, *, bodies: str = BODI
         _recover(directory, say)
         in_flight, useless = _in_flight(directory, plan.store, queue)
         cancel(useless)
-        missing = [reference for reference in plan.missing if reference not in in_flight]
+        left = [reference for reference in plan.missing if plan.store.done(reference) is None]  # since it was planned
+        missing = [reference for reference in left if reference not in in_flight]
         write_campaign(plan, directory, missing)
         tasks = plan_tasks(plan, directory, bodies=bodies, missing=missing, in_flight=in_flight)
         if tasks and plan.points[0].config.until != "profile":
@@ -118,11 +119,12 @@ def _sbatch(array: Array, entry: Submission, logs: Path, path: Path) -> str:
 
 @contextlib.contextmanager
 def _outside_of_jobs() -> Iterator[None]:
-    """Without the variables of the job this may run in, which sbatch would take for options."""
+    """Without the variables of the job this may run in: sbatch would take some for options that exclude each other."""
     kept = dict(os.environ)
-    for name in kept:
-        if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF":
-            del os.environ[name]
+    if "SLURM_JOB_ID" in kept:
+        for name in kept:
+            if name.startswith("SLURM_") and name != "SLURM_CONF":
+                del os.environ[name]
     try:
         yield
     finally:

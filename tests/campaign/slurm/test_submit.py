@@ -1,0 +1,218 @@
+"""Submission: few calls, nothing twice, and a submitter that may be killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crosspipe.campaign.driver import plan_campaign
+from crosspipe.campaign.graph import STAGES
+from crosspipe.campaign.points import make_points
+from crosspipe.campaign.slurm import journal
+from crosspipe.campaign.slurm.queue import SlurmError
+from crosspipe.campaign.slurm.script import batch_script
+from crosspipe.campaign.slurm.submit import submit_campaign
+from crosspipe.campaign.status import campaign_status, cancel_campaign
+from crosspipe.campaign.tasks import Task
+from crosspipe.store import Store, load, my_claim
+
+Points = Callable[..., Any]
+
+
+def submit(points: Any, directory: Path) -> Any:
+    return submit_campaign(plan_campaign(points), directory, lambda text: None)
+
+
+def references(directory: Path, slurm: Any) -> Counter[str]:
+    """How often each artifact is going to be made."""
+    tasks = [load(directory / "tasks" / f"{task}.json", Task) for task in slurm.tasks()]
+    return Counter(reference for task in tasks for reference in task.references)
+
+
+def test_the_graph_becomes_one_array_per_stage_and_the_report(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submitted = submit(points(cluster__executor="slurm", run__points_per_job=1), tmp_path / "c")
+    assert [(job["count"], job["after"]) for job in slurm.jobs.values()] == [
+        (1, []), (1, []), (2, ["101", "102"]), (4, ["102", "103"]), (1, ["101", "102", "103", "104"]),
+    ]  # fmt: skip
+    assert [(entry.stage, entry.job) for entry in submitted.new] == [
+        ("links", "101"), ("blocks", "102"), ("solve", "103"), ("run", "104"), ("report", "105"),
+    ]  # fmt: skip
+    assert [entry.job for entry in journal.submissions(tmp_path / "c")] == [entry.job for entry in submitted.new]
+
+
+def test_what_is_submitted_is_the_golden_text(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm", run__points_per_job=1), tmp_path / "c")
+    entry = journal.submissions(tmp_path / "c")[3]
+    task = load(tmp_path / "c" / "tasks" / f"{entry.tasks[0]}.json", Task)
+    path = journal.path_of(tmp_path / "c", entry)
+    text = batch_script(
+        task.resources, name=entry.name, count=4, logs=tmp_path / "c" / "logs", submission=path, after=entry.after
+    )
+    assert slurm.jobs["104"]["text"] == text
+
+
+def test_an_array_is_split_at_the_sites_limit(
+    points: Points, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_LARGEST", "3")
+    submit(points(cluster__executor="slurm", run__points_per_job=1), tmp_path / "c")
+    assert [job["count"] for job in slurm.jobs.values()] == [1, 1, 2, 3, 1, 1]
+
+
+def test_a_thousand_points_take_few_calls_and_little_time(
+    config: dict[str, Any], change: Callable[..., Any], slurm: Any, tmp_path: Path
+) -> None:
+    configs, overrides = [], []
+    base = change(config, cluster__executor="slurm", solver__points_per_job=12)
+    for number in range(250):
+        for schedule in ("1f1b", "zbh1", "zbh2", "cross_ud"):
+            configs.append(change(base, schedule__name=schedule, network__delay=[number / 100, 0.25]))
+            overrides.append([f"schedule={schedule}", f"network.delay=[{number / 100},0.25]"])
+    began_s = time.process_time()  # of this process: sbatch's own time is the site's
+    submit(make_points(configs, overrides), tmp_path / "c")
+    spent_s = time.process_time() - began_s
+    assert slurm.calls["sbatch"] == 5
+    assert [job["count"] for job in slurm.jobs.values()] == [1, 1, 84, 250, 1]  # 1000 / 12 and 1000 / 4, rounded up
+    assert slurm.calls["squeue"] + slurm.calls["sacct"] == 0
+    assert spent_s < 5, f"planning and submitting took {spent_s:.1f} s of processor time"
+
+
+def test_called_again_nothing_is_submitted_twice(points: Points, slurm: Any, tmp_path: Path) -> None:
+    few = points(cluster__executor="slurm")
+    submit(few, tmp_path / "c")
+    slurm.say(j101=["RUNNING"])
+    again = submit(few, tmp_path / "c")
+    assert again.new == ()
+    assert len(again.in_flight) == 10
+    assert slurm.calls["squeue"] == 1  # one question for the whole campaign
+    assert set(references(tmp_path / "c", slurm).values()) == {1}
+
+
+def test_what_died_is_submitted_again_after_what_still_lives(points: Points, slurm: Any, tmp_path: Path) -> None:
+    few = points(cluster__executor="slurm", solver__points_per_job=1)
+    submit(few, tmp_path / "c")
+    slurm.say(j101=["RUNNING"], j102=["NODE_FAIL"], j103_1=["FAILED", "0:9"])
+    again = submit(few, tmp_path / "c")
+    assert [(entry.stage, len(entry.tasks), entry.after) for entry in again.new] == [
+        ("blocks", 1, ()),
+        ("solve", 1, ("106", "101")),
+        ("report", 1, ("106", "107", "101", "103", "104")),
+    ]
+    assert again.new[0].tasks == ("blocks-001",)  # a living job may still read the others
+
+
+def test_a_job_that_waits_in_vain_is_cancelled_and_submitted_again(points: Points, slurm: Any, tmp_path: Path) -> None:
+    few = points(cluster__executor="slurm")
+    submit(few, tmp_path / "c")
+    slurm.say(j104=["PENDING", "DependencyNeverSatisfied"])
+    status = campaign_status(tmp_path / "c")
+    assert [stage.failed for stage in status.stages] == [0, 0, 0, 4]
+    assert "waits for what will never be (DependencyNeverSatisfied)" in status.troubles[0].outcome.reason
+    again = submit(few, tmp_path / "c")
+    assert [entry.stage for entry in again.new] == ["run", "report"]
+    assert json.loads((slurm.folder / "states.json").read_text())["104"] == ["CANCELLED"]
+
+
+def test_a_refusal_is_said_and_the_next_call_goes_on(points: Points, slurm: Any, tmp_path: Path) -> None:
+    few = points(cluster__executor="slurm")
+    slurm.order("refuse")
+    with pytest.raises(SlurmError, match=r"sbatch refused links \(1 job\): .*AssocMaxSubmitJobLimit"):
+        submit(few, tmp_path / "c")
+    assert journal.submissions(tmp_path / "c") == []
+    (slurm.folder / "refuse").unlink()
+    assert len(submit(few, tmp_path / "c").new) == 5
+
+
+@pytest.mark.parametrize("order", ["kill-before-3", "kill-after-3"])
+def test_a_submitter_killed_between_two_calls_loses_nothing_and_doubles_nothing(
+    config: dict[str, Any], change: Callable[..., Any], slurm: Any, tmp_path: Path, order: str
+) -> None:
+    base = change(config, cluster__executor="slurm")
+    configs = [change(base, schedule__name=name) for name in ("1f1b", "zbh1")]
+    pairs = [["schedule=1f1b"], ["schedule=zbh1"]]
+    code = (
+        "import json, sys\nfrom pathlib import Path\nfrom crosspipe.campaign.driver import plan_campaign\n"
+        "from crosspipe.campaign.points import make_points\n"
+        "from crosspipe.campaign.slurm.submit import submit_campaign\n"
+        "submit_campaign(plan_campaign(make_points(*json.loads(sys.argv[1]))), Path(sys.argv[2]), print)"
+    )
+    slurm.order(order)
+    first = subprocess.run(
+        [sys.executable, "-c", code, json.dumps([configs, pairs]), str(tmp_path / "c")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        check=False,
+        capture_output=True,
+    )
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    assert len(slurm.jobs) == (2 if order == "kill-before-3" else 3)
+    (slurm.folder / order).unlink()
+    submit(make_points(configs, pairs), tmp_path / "c")
+    assert all(entry.job for entry in journal.submissions(tmp_path / "c"))
+    made = references(tmp_path / "c", slurm)
+    assert Counter(reference.partition("/")[0] for reference in made) == {"links": 1, "blocks": 1, "solve": 2, "run": 2}
+    assert set(made.values()) == {1}
+
+
+def test_status_tells_the_queue_and_how_jobs_ended(points: Points, slurm: Any, tmp_path: Path) -> None:
+    few = points(cluster__executor="slurm", run__points_per_job=1)
+    submit(few, tmp_path / "c")
+    plan = plan_campaign(few)
+    (links,) = plan.graph.stage("links")
+    claim = my_claim("101")
+    store = Store(plan.store.root)
+    store.claim(links.request, claim)
+    slurm.say(j101=["RUNNING"], j102=["OUT_OF_MEMORY", "0:125"], j104=["PENDING", "Dependency"])
+    status = campaign_status(tmp_path / "c")
+    assert [(s.stage, s.done, s.running, s.waiting, s.failed) for s in status.stages] == [
+        ("links", 0, 1, 0, 0), ("blocks", 0, 0, 0, 1), ("solve", 0, 0, 4, 0), ("run", 0, 0, 4, 0),
+    ]  # fmt: skip
+    assert status.stages[3].now == "4 in the queue (Dependency)"
+    (trouble,) = status.troubles
+    assert trouble.outcome.reason == "its job 102 ran out of memory (OUT_OF_MEMORY, exit code 0:125)"
+    assert trouble.log == tmp_path / "c" / "logs" / "102_0_log.out"
+    assert not status.finished
+    assert slurm.calls["squeue"] == 1
+    assert slurm.calls["sacct"] == 1
+
+
+def test_without_accounting_a_job_that_is_gone_is_over(points: Points, slurm: Any, tmp_path: Path) -> None:
+    slurm.order("no-accounting")
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    slurm.say(**{f"j{number}": ["GONE"] for number in range(101, 106)})
+    status = campaign_status(tmp_path / "c")
+    assert {stage.failed for stage in status.stages} == {1, 4}
+    assert "is no longer in the queue" in status.troubles[0].outcome.reason
+    assert status.finished
+
+
+def test_another_job_of_the_same_number_from_last_year_is_not_ours(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    jobs = slurm.jobs
+    for job in jobs.values():
+        job["at"] = "2025-01-31T12:00:00"
+    (slurm.folder / "jobs.json").write_text(json.dumps(jobs))
+    slurm.say(j101=["COMPLETED"])
+    assert "is no longer in the queue (UNKNOWN)" in campaign_status(tmp_path / "c").troubles[0].outcome.reason
+
+
+def test_cancel_is_one_call_for_all(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    assert cancel_campaign(tmp_path / "c") == 5
+    assert slurm.calls["scancel"] == 1
+    assert campaign_status(tmp_path / "c").finished
+
+
+def test_the_stages_are_submitted_in_the_order_of_the_road(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm", until="profile"), tmp_path / "c")
+    assert [Path(job["entry"]).stem for job in slurm.jobs.values()] == ["000-links", "001-blocks"]
+    assert STAGES[:2] == ("links", "blocks")
