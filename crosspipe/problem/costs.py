@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from crosspipe.errors import FieldError
+from crosspipe.problem.findings import Finding
 from crosspipe.problem.spread import Spread
 
 
@@ -149,6 +150,7 @@ class BlockCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     origin: str = "given"
     spreads: dict[str, Spread] = {}
     kernels: dict[str, tuple[Kernel, ...]] = {}
+    findings: tuple[Finding, ...] = ()
     environment: dict[str, str] = {}
 
     @property

@@ -13,6 +13,7 @@ import msgspec
 
 from crosspipe.errors import FieldError
 from crosspipe.problem.costs import check_whole
+from crosspipe.problem.findings import Finding
 from crosspipe.problem.spread import Spread
 
 
@@ -139,13 +140,6 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def kept_share(self) -> float:
         """Sum of the rates together over the sum alone: 1 where nothing is shared, 1/pairs where all is."""
         return sum(rate.median for rate in self.together) / sum(rate.median for rate in self.alone)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reason to distrust a measurement: `name` in snake case, `detail` one sentence with the numbers."""
-
-    name: str
-    detail: str
 
 
 class LinkTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="link_table"):

@@ -21,6 +21,7 @@ from crosspipe.problem import BlockCost, BlockCosts
 from crosspipe.problem.costs import Kernel
 from crosspipe.profile.block_profile import profile_blocks
 from crosspipe.profile.estimate import estimate_blocks
+from crosspipe.profile.nodes import node_name
 
 __all__ = ["main", "profile_blocks"]
 
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from crosspipe.store import save
 
             options.out.mkdir(parents=True, exist_ok=True)
-            print(f"written: {save(options.out / 'blocks.json', costs)}")
+            name = f"blocks.{node_name()}.json" if options.per_node else "blocks.json"
+            print(f"written: {save(options.out / name, costs)}")
     except CrosspipeError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -108,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tensor-parallel", type=int, default=1, help="to estimate: devices of one stage (default 1)")
     parser.add_argument("--out", type=Path, help="directory for blocks.json")
+    parser.add_argument("--per-node", type=_yes, default=False, help="write blocks.NODE.json (crosspipe.profile.nodes)")
     return parser
 
 
