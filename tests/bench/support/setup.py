@@ -12,7 +12,7 @@ import crosspipe
 from crosspipe.solver.certify import versions
 from crosspipe.solver.portfolio import usable_cpus
 
-DECIDING = ("problem", "schedule", "solver")  # packages whose sources change a result
+DECIDING = ("problem/problem.py", "problem/traversal.py", "schedule/*.py", "solver/**/*.py")  # change a result
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
@@ -52,7 +52,6 @@ def _cpu() -> str:
 def _sources() -> str:
     digest = hashlib.sha256()
     root = Path(crosspipe.__file__).parent
-    for package in DECIDING:
-        for source in sorted((root / package).rglob("*.py")):
-            digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
+    for source in sorted(source for pattern in DECIDING for source in root.glob(pattern)):
+        digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:12]
