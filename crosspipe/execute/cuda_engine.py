@@ -113,6 +113,10 @@ class CudaEngine:
         self._beside_ends = integers(kinds.count("gather") + kinds.count("reduce"), 1)
         self._wires = {wire: integers(1) for wire in (*self.problem.wires, None)}  # when each is free; None: its own
 
+    def keep_time(self, clock: Clock) -> None:
+        """From the next iteration on by this estimate of the common clock; the device keeps the setting it got."""
+        self.clock = clock
+
     def iterate(self, index: int) -> Trace:
         """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective."""
         self.step.begin()

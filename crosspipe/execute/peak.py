@@ -12,7 +12,7 @@ import torch
 
 from crosspipe.execute.mathematics import Batch, Stage
 from crosspipe.execute.plan import Format, RankPlan
-from crosspipe.model.memory import StorageTracker
+from crosspipe.model.memory import memory_tracker
 from crosspipe.problem import Problem
 
 
@@ -23,10 +23,10 @@ def peak_activation_bytes(
 
     The input of a stage counts from its F on. Leaves the gradients of all parameters unset.
     """
-    dtype = getattr(torch, message_format.dtype)
     parameters = [p for stage in stages for p in stage.stage.parameters()]
+    dtype, device = getattr(torch, message_format.dtype), parameters[0].device
     peak = 0
-    tracker = StorageTracker()
+    tracker = memory_tracker(device)
     with tracker:
         for block in (action.block for action in plan.actions if action.block is not None):
             kind, chunk, microbatch, piece, pieces = block
@@ -35,12 +35,12 @@ def peak_activation_bytes(
             if kind == "W":
                 stage.weight_grad(microbatch, piece, pieces)
             elif kind == "F":
-                tokens, target = batch(0, microbatch)
-                x = tokens if position == 0 else torch.zeros(message_format.shape, dtype=dtype)
+                tokens, target = (x.to(device) for x in batch(0, microbatch))
+                x = tokens if position == 0 else torch.zeros(message_format.shape, dtype=dtype, device=device)
                 stage.forward(microbatch, x, target if last else None)
                 del x, tokens, target
             else:
-                gradient = None if last else torch.zeros(message_format.shape, dtype=dtype)
+                gradient = None if last else torch.zeros(message_format.shape, dtype=dtype, device=device)
                 (stage.input_grad if kind == "D" else stage.backward)(microbatch, gradient)
                 del gradient
             held = tracker.live_bytes - sum(p.grad.nbytes for p in parameters if p.grad is not None)

@@ -23,10 +23,11 @@ def write_reference(
     path: Path, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batch: Batch, microbatches: int
 ) -> None:
     """Gradients of the mean `loss` over the microbatches of iteration 0, by plain autograd, written to `path`."""
+    device = next(model.parameters()).device
     for microbatch in range(microbatches):
-        tokens, target = batch(0, microbatch)
+        tokens, target = (x.to(device) for x in batch(0, microbatch))
         (loss(model(tokens), target) / microbatches).backward()
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}
     with replacing(path) as temporary:
         save_file(gradients, temporary)
 
@@ -37,7 +38,7 @@ def relative_error(path: Path, parameters: Iterable[tuple[str, nn.Parameter]], *
     with safe_open(path, "pt") as file:
         for name, parameter in parameters:
             reference = file.get_tensor(name)
-            gradient = torch.zeros_like(reference) if parameter.grad is None else parameter.grad / factor
+            gradient = torch.zeros_like(reference) if parameter.grad is None else parameter.grad.cpu() / factor
             size = float(reference.double().norm())
             difference = float((gradient.double() - reference.double()).norm())
             worst = max(worst, difference / size if size else difference)

@@ -71,8 +71,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ):
             if getattr(self, name) < least:
                 raise UsageError(f"run.{name}", getattr(self, name), f"is below {least}", f"use {least} or more")
-        if self.transport != "gloo":
-            raise UsageError("run.transport", self.transport, "no such transport in this version", "use gloo")
+        if self.transport not in ("gloo", "nccl"):
+            remedy = "use gloo, or nccl on GPUs"
+            raise UsageError("run.transport", self.transport, "no such transport in this version", remedy)
+        if self.transport == "nccl" and self.pace is not None:
+            raise UsageError("run.pace", self.pace, "blocks on GPUs are not paced", "use run=real, or run.pace=null")
         if not 0 <= self.jitter_ms < math.inf:
             raise UsageError("run.jitter_ms", self.jitter_ms, "is not a finite time >= 0", "use 0 for none")
         if self.resume and self.checkpoint_dir is None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -50,6 +51,9 @@ from crosspipe.model import build_stage, token_loss
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule
 from crosspipe.store import Rank, load
+
+if TYPE_CHECKING:
+    from crosspipe.execute.cuda_engine import CudaEngine
 
 _PR_SET_PDEATHSIG = 1
 
@@ -106,8 +110,16 @@ class _Member:
     def __init__(self, session: Session, transport: Transport, batches: Batches, position: PositionWriter) -> None:
         self.session, self.transport, self.batches, self.position = session, transport, batches, position
         self.directory = Path(session.directory)
-        self.circles = Circles(transport.rank, partial(DistGroup, timeout_s=session.run.timeout_s))
         self.pipeline = Pipeline(transport, len(session.layers))
+        self.device, self.channels, open_group = torch.device("cpu"), None, DistGroup
+        if session.run.transport == "nccl":
+            from crosspipe.execute.cuda_worker import own_device
+            from crosspipe.execute.nccl import NcclChannels, NcclGroup
+
+            self.device, open_group = own_device(os.environ), NcclGroup
+            first = transport.rank - self.pipeline.rank
+            self.channels = NcclChannels(first=first, timeout_s=session.run.timeout_s)
+        self.circles = Circles(transport.rank, partial(open_group, timeout_s=session.run.timeout_s))
 
     def execute(self, number: int, point: Point) -> None:
         """One point: a fresh model, its plan, warm-up and measured iterations, its files. Collective."""
@@ -120,7 +132,7 @@ class _Member:
         plan = lower_point(session, problem, schedule) if point.plan is None else load(point.plan, Plan)
         own = plan.ranks[self.pipeline.rank]
         self.position.say("building the model")
-        training = Training(session, problem, rank, self.batches, self.circles)
+        training = Training(session, problem, rank, self.batches, self.circles, device=self.device)
         checkpoints = None if run.checkpoint_dir is None else Checkpoints(training, point, schedule, self.transport)
         first = checkpoints.resume() if checkpoints is not None and run.resume else 0
         self.position.say("measuring activations")
@@ -134,27 +146,45 @@ class _Member:
             check_wires(wire_senders, self._ranks(problem, common.clock))
         bandwidth = self._bandwidth(common.clock)
         self._name_actions(own)
-        engine = Engine(
-            one_share(problem, session.replicas),
-            own,
-            stages=training.stages,
-            step=training.step,
-            replicas=training.step,
-            transport=self.pipeline,
-            clock=common.clock,
-            wires=open_wires(wire_senders, rank, self.directory, bandwidth=bandwidth),
-            message_format=session.message_format,
-            batch=training.batch,
-            settings=Settings(
-                paced=run.pace is not None,
-                emulate=session.emulate,
-                gradient_norm_ns=max(session.gradient_norm_ns, default=0),
-                optimizer_step_ns=max(session.optimizer_step_ns, default=0),
-                clip_norm=run.clip_norm,
-            ),
-            jitter=Jitter(round(run.jitter_ms * 1e6), run.seed) if run.jitter_ms else None,
-            at=self.position.at,
+        settings = Settings(
+            paced=run.pace is not None,
+            emulate=session.emulate,
+            gradient_norm_ns=max(session.gradient_norm_ns, default=0),
+            optimizer_step_ns=max(session.optimizer_step_ns, default=0),
+            clip_norm=run.clip_norm,
         )
+        engine: Engine | CudaEngine
+        if self.channels is not None:
+            from crosspipe.execute.cuda_worker import build_engine
+
+            engine = build_engine(
+                problem,
+                own,
+                training,
+                self.pipeline,
+                self.channels,
+                common,
+                self.device,
+                wire_senders=wire_senders,
+                settings=settings,
+                at=self.position.at,
+            )
+        else:
+            engine = Engine(
+                one_share(problem, session.replicas),
+                own,
+                stages=training.stages,
+                step=training.step,
+                replicas=training.step,
+                transport=self.pipeline,
+                clock=common.clock,
+                wires=open_wires(wire_senders, rank, self.directory, bandwidth=bandwidth),
+                message_format=session.message_format,
+                batch=training.batch,
+                settings=settings,
+                jitter=Jitter(round(run.jitter_ms * 1e6), run.seed) if run.jitter_ms else None,
+                at=self.position.at,
+            )
         swapper = None if run.swap_file is None else self._swapper(engine, plan, problem)
         errors: list[float] = []
 
@@ -192,7 +222,7 @@ class _Member:
                 plan,
                 results,
                 ranks,
-                describe(self.transport.name),
+                describe(run.transport),
                 swaps=() if swapper is None else swapper.swaps,
             )
 
@@ -204,7 +234,7 @@ class _Member:
     def _name_actions(self, plan: RankPlan) -> None:
         self.position.plan([*map(str, plan.actions), "gradient norm and optimizer step with the other ranks"])
 
-    def _swapper(self, engine: Engine, plan: Plan, problem: Problem) -> Swapper:
+    def _swapper(self, engine: Engine | CudaEngine, plan: Plan, problem: Problem) -> Swapper:
         """Takes over what appears in `run.swap_file`."""
         session, file = self.session, self.session.run.swap_file
         assert file is not None
@@ -225,7 +255,7 @@ class _Member:
             site=problem.sites[self.pipeline.rank],
             host=platform.node(),
             pid=os.getpid(),
-            device="cpu",
+            device=str(self.device),
             clock_offset_ns=clock.offset_ns,
             clock_error_ns=clock.error_ns,
             clock_drift_ppm=clock.drift_ppm,
@@ -243,7 +273,7 @@ class _Member:
         path = self.directory / f"reference-{hashlib.sha256(identity).hexdigest()[:16]}.safetensors"
         if self.transport.rank == 0 and not path.exists():
             self.position.say("computing the gradients of one process")
-            model = build_stage(session.model, ((session.model.layers,),), 0, seed=session.run.seed)
+            model = build_stage(session.model, ((session.model.layers,),), 0, seed=session.run.seed, device=self.device)
             write_reference(path, model, token_loss, self.batches, microbatches)
         self.position.say("waiting for the gradients of one process")
         deadline = time.monotonic() + session.run.startup_timeout_s

@@ -1,0 +1,79 @@
+"""A rank of a session on a GPU: which device is its own, and its engine. Nothing here is imported by runs on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from crosspipe.errors import FieldError
+from crosspipe.execute.clock import CommonClock
+from crosspipe.execute.cuda_device import CudaDevice
+from crosspipe.execute.cuda_engine import CudaEngine
+from crosspipe.execute.engine import Settings
+from crosspipe.execute.nccl import NcclChannels, check_nccl
+from crosspipe.execute.plan import RankPlan
+from crosspipe.execute.replication import Pipeline, one_share
+from crosspipe.execute.training import Training
+from crosspipe.problem import Problem
+
+
+def device_index(environment: Mapping[str, str], devices: int) -> int:
+    """Which of the `devices` that this process sees is its own: by LOCAL_RANK or SLURM_LOCALID; 0 where it sees one.
+
+    Raises FieldError where there are fewer devices than ranks on the host.
+    """
+    if devices == 1:
+        return 0  # each rank was given one (--gpus-per-task=1), or is alone
+    name = next((name for name in ("LOCAL_RANK", "SLURM_LOCALID") if name in environment), None)
+    if name is None:
+        name, local = "RANK", int(environment.get("RANK", "0"))
+    else:
+        local = int(environment[name])
+    if local >= devices:
+        raise FieldError(name, local, f"this host shows {devices} GPUs", "start one rank per GPU")
+    return local
+
+
+def own_device(environment: Mapping[str, str]) -> torch.device:
+    """This rank's GPU, made the current one."""
+    check_nccl()
+    device = torch.device("cuda", device_index(environment, torch.cuda.device_count()))
+    torch.cuda.set_device(device)
+    return device
+
+
+def build_engine(
+    problem: Problem,
+    plan: RankPlan,
+    training: Training,
+    pipeline: Pipeline,
+    channels: NcclChannels,
+    common: CommonClock,
+    device: torch.device,
+    *,
+    wire_senders: Mapping[str, Sequence[int]],
+    settings: Settings,
+    at: Callable[[int, int], None],
+) -> CudaEngine:
+    """The engine of a point. Sets the device's clock, which takes some milliseconds."""
+    session = training.session
+    for name in ("jitter_ms", "bandwidth_trace"):
+        if getattr(session.run, name):
+            raise FieldError(f"run.{name}", getattr(session.run, name), "is not emulated on GPUs", "leave it out")
+    return CudaEngine(
+        one_share(problem, session.replicas),
+        plan,
+        stages=training.stages,
+        step=training.step,
+        replicas=training.step,
+        transport=pipeline,
+        channels=channels,
+        clock=common.clock,
+        device=CudaDevice(device, lambda: common.clock.now(), longest_wait_ns=round(session.run.timeout_s * 1e9)),
+        message_format=session.message_format,
+        batch=training.batch,
+        settings=settings,
+        shared_wires=[wire for wire, ranks in wire_senders.items() if len(ranks) > 1],
+        at=at,
+    )

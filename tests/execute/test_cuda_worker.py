@@ -1,0 +1,27 @@
+"""Which GPU is a rank's own: no device is needed to tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from crosspipe.errors import FieldError
+from crosspipe.execute.cuda_worker import device_index
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices", "index"),
+    [
+        ({"LOCAL_RANK": "3", "RANK": "7", "SLURM_LOCALID": "1"}, 4, 3),
+        ({"SLURM_LOCALID": "1", "RANK": "5"}, 4, 1),
+        ({"RANK": "2"}, 4, 2),  # all ranks on this machine
+        ({"SLURM_LOCALID": "3"}, 1, 0),  # --gpus-per-task=1
+        ({}, 1, 0),
+    ],
+)
+def test_a_rank_takes_the_gpu_of_its_place_on_the_host(environment, devices, index):
+    assert device_index(environment, devices) == index
+
+
+def test_more_ranks_than_gpus_are_refused():
+    with pytest.raises(FieldError, match="SLURM_LOCALID = 4: this host shows 4 GPUs; start one rank per GPU"):
+        device_index({"SLURM_LOCALID": "4"}, 4)
