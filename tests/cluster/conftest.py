@@ -60,6 +60,11 @@ class Devcluster:
         said = self.run("squeue", "--noheader", "--array", f"--format={'|'.join(columns)}").stdout
         return [line.split("|") for line in said.splitlines()]
 
+    def history(self) -> list[tuple[str, str]]:
+        """(number, name) of every job and array the controller still remembers, ended ones too."""
+        said = self.run("squeue", "--noheader", "--states=all", "--format=%F|%j").stdout
+        return sorted({(number, name) for number, _, name in (line.partition("|") for line in said.splitlines())})
+
     def state(self, job: str) -> str:
         """A job's state word, from the controller."""
         return self.run("scontrol", "--oneliner", "show", "job", job).stdout.split("JobState=")[1].split()[0]

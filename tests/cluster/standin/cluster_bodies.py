@@ -1,0 +1,39 @@
+"""Stage bodies that leave a trace and otherwise do as they are told: for faults injected into everything around them.
+
+The folder in CROSSPIPE_STANDIN holds `trace`, a line per artifact begun and made, and what a test orders: while a file
+`hold-STAGE` exists the bodies of that stage wait, saying nothing more; `megabytes` is how much each artifact holds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from crosspipe.campaign.job import Context, Ended
+from crosspipe.store import Making
+
+
+def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
+    orders = Path(os.environ["CROSSPIPE_STANDIN"])
+    stage = context.task.stage
+    for making in makings:
+        label = f"{stage} {context.task.names[making.request.reference]}"
+        _trace(orders, f"begin {label} on {socket.gethostname()} by {os.getpid()}")
+        while (orders / f"hold-{stage}").exists():
+            time.sleep(0.05)
+        size = orders / "megabytes"
+        (making.scratch / "payload.bin").write_bytes(b"x" * round(float(size.read_text()) * 2**20))
+        _trace(orders, f"made {label}")
+        yield making, None
+
+
+def _trace(orders: Path, line: str) -> None:
+    file = os.open(orders / "trace", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
+
+
+BODIES = dict.fromkeys(("links", "blocks", "solve", "run"), body)
