@@ -99,7 +99,7 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
 
     started, clocks = datetime.datetime.now(datetime.UTC), distrust.read_clocks()
     places: list[Place] = comm.allgather(here(comm.rank, options.sites[comm.rank] if options.sites else 0))
-    largest = max(*options.sizes_bytes, *(size * window_of(size) for size in options.stream_sizes_bytes))
+    largest = max([*options.sizes_bytes, *(size * window_of(size) for size in options.stream_sizes_bytes)])
     channels: dict[str, Channel] = {"mpi": MpiChannel(comm, largest)}
     if "gloo" in options.transports:
         from crosspipe.profile.gloo_links import GlooChannel, start_gloo, stop_gloo

@@ -119,7 +119,7 @@ def test_a_file_in_place_of_the_folder_ends_all_ranks(tmp_path: Path) -> None:
 def test_an_error_on_one_rank_ends_the_others_too(tmp_path: Path) -> None:
     (tmp_path / "links.json").mkdir()  # rank 0 alone writes, and cannot replace a folder
     arguments = ["--out", str(tmp_path), "--transports", "mpi", "--sizes", "1", "--time-budget", "0.1"]
-    done = launched(3, *arguments)
+    done = launched(3, *arguments, "--streams", "none")
     assert done.returncode != 0
     assert "profile links: rank 0: Traceback" in done.stderr
     assert "IsADirectoryError" in done.stderr
