@@ -30,7 +30,8 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
 
     `layers` gives the decoder layers per stage (a list per stage where there are chunks; None: balanced). A stage may
     hold the activations of `memory_microbatches` microbatches (of the fullest stage; one limit for all), or
-    `memory_mib` MiB; both None: no limit.
+    `memory_mib` MiB; both None: no limit. `replicas` pipelines train side by side, each on `microbatches`; with `zero1`
+    they share out the optimizer's state.
     """
 
     sites: int
@@ -40,9 +41,11 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
     memory_microbatches: float | None = None
     memory_mib: float | None = None
     weight_grad_pieces: int = 1
+    replicas: int = 1
+    zero1: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("sites", "stages", "microbatches"):
+        for name in ("sites", "stages", "microbatches", "replicas"):
             if getattr(self, name) < 1:
                 raise UsageError(f"pipeline.{name}", getattr(self, name), "there is at least one", "use 1 or more")
         if self.stages % self.sites:
@@ -52,6 +55,10 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
                 self.sites,
                 f"{self.stages} stages cannot be split evenly among {self.sites} sites",
                 f"use one of {fitting} sites, or another number of stages",
+            )
+        if self.zero1 and self.replicas == 1:
+            raise UsageError(
+                "pipeline.zero1", True, "there is one replica", "use pipeline.replicas=2 or more, or false"
             )
         if self.memory_microbatches is not None and self.memory_mib is not None:
             raise UsageError(

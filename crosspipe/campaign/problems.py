@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from crosspipe.campaign.config import NetworkConfig, PipelineConfig
+from crosspipe.campaign.replicas import with_replicas
 from crosspipe.errors import FieldError
 from crosspipe.problem import BlockCosts, Hop, Link, LinkTable, Problem
 from crosspipe.problem.problem import wire_name
@@ -69,7 +70,7 @@ def build_problem(
         _check_measured(as_measured, wanted, source, target, size, reference_ns, network.tolerance)
         return wanted
 
-    return Problem(
+    one = Problem(
         traversal=blocks.traversal,
         stages=stages,
         chunks=chunks,
@@ -81,6 +82,7 @@ def build_problem(
         sites=sites,
         weight_grad_pieces=pipeline.weight_grad_pieces,
     )
+    return with_replicas(one, blocks, links, pipeline.replicas, pipeline.zero1)
 
 
 def activation_limit_bytes(blocks: BlockCosts, pipeline: PipelineConfig) -> int | None:

@@ -65,18 +65,17 @@ def place(site_of_rank: Sequence[int], nodes: Sequence[Node], sites: Sequence[st
     """
     left = list(nodes)
     found: list[Node] = []
-    current, used, site_before = None, 0, -1
+    begun: dict[int, list[Node]] = {}  # site -> the places left on the node it has begun to fill
     for rank, site in enumerate(site_of_rank):
-        if current is None or used == per_node or site != site_before:
+        if not begun.get(site):
             fitting = [node for node in left if not sites or _is_of(node, sites[site])]
             if not fitting:
                 names = ", ".join(node.name for node in nodes)
                 what = f"site {sites[site]}" if sites else "the job"
                 raise StageFailed(f"rank {rank} finds no node of {what} left among {names}; see cluster.sites")
-            current, used, site_before = fitting[0], 0, site
-            left.remove(current)
-        used += 1
-        found.append(current)
+            left.remove(fitting[0])
+            begun[site] = [fitting[0]] * per_node
+        found.append(begun[site].pop())
     return tuple(found)
 
 

@@ -52,6 +52,11 @@ def test_consecutive_ranks_share_a_site_and_a_node(sites: tuple[str, ...], per_n
     assert [node.name for node in placed] == hosts
 
 
+def test_replicas_fill_the_nodes_of_their_sites() -> None:
+    placed = place((0, 1) * 3, nodes("a1", "a2", "b1", "b2"), ("a", "b"), 2)
+    assert [node.name for node in placed] == ["a1", "b1", "a1", "b1", "a2", "b2"]
+
+
 def test_too_few_nodes_of_a_site_are_said_with_what_there_is() -> None:
     with pytest.raises(StageFailed, match="rank 3 finds no node of site b left among a1, a2, a3, b1"):
         place((0, 0, 1, 1), nodes("a1", "a2", "a3", "b1"), ("a", "b"), 1)
