@@ -149,6 +149,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
             "layers": [list(row) for row in split],
             "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
             "emulate": config.network.kind != "measured",
+            "replicas": pipeline.replicas,
         },
         inputs={"blocks": blocks.reference, "solve": solve.reference},
     )
@@ -166,7 +167,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         ),
         "run": Node(
             request=run, points=(), cluster=config.cluster, group=session,
-            per_job=config.run.points_per_job, site_of_rank=sites,
+            per_job=config.run.points_per_job, site_of_rank=sites * pipeline.replicas,
         ),
     }  # fmt: skip
     return [made[stage] for stage in _DEPTH[config.until]]

@@ -153,6 +153,7 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         emulate=config["emulate"],
         origin="emulated" if config["emulate"] else "real link",
         directory=str(context.log_dir),
+        replicas=config["replicas"],
     )
 
     def hear(label: str, iteration: int, total: int) -> None:
