@@ -57,7 +57,8 @@ class Resources(Section, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
-    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, or `debug` (in this process).
+    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, `allocation` (all of them inside the one
+    Slurm job this runs in, ranks on its nodes), or `debug` (in this process).
 
     `workers` bounds the jobs at once on a laptop. `sites` names each site's nodes, in the order of the pipeline: by the
     Slurm feature they have (`dc0`), or as a node set (`nid[001-064]`); empty: nodes are taken in Slurm's order.
@@ -66,7 +67,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     """
 
     name: str
-    executor: Literal["local", "slurm", "debug"]
+    executor: Literal["local", "slurm", "allocation", "debug"]
     workers: int = 1
     mpiexec: tuple[str, ...] | None = None
     sites: tuple[str, ...] = ()
@@ -83,6 +84,11 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
             raise UsageError("cluster.resources", unknown[0], "no such stage", f"use {stages}")
         if self.workers < 1:
             raise UsageError("cluster.workers", self.workers, "nobody would work", "use 1 or more")
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether ranks run on the nodes of a Slurm job, started by srun."""
+        return self.executor in ("slurm", "allocation")
 
     def resources_of(self, stage: str, site_of_rank: Sequence[int] = ()) -> Resources:
         """What a job of `stage` asks for, with its number of nodes, and the constraint that spans the sites.

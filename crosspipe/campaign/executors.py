@@ -50,6 +50,9 @@ def check_executor(kind: str) -> None:
     if kind == "slurm" and shutil.which("sbatch") is None:
         remedy = "log in to the cluster, or use cluster=local, which also works inside an allocation"
         raise UsageError("cluster.executor", kind, "there is no sbatch on this machine", remedy)
+    if kind == "allocation" and "SLURM_JOB_ID" not in os.environ:
+        remedy = "submit a script that calls this (slurm/campaign.sbatch), or use salloc"
+        raise UsageError("cluster.executor", kind, "this is not inside a Slurm job", remedy)
 
 
 def make_executor(kind: str, *, workers: int, logs: Path) -> Executor:
