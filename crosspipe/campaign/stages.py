@@ -52,7 +52,7 @@ def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], 
     cluster = context.task.cluster
     if cluster.mpiexec is not None:
         return [*cluster.mpiexec, "-n", str(ranks), sys.executable, "-m", *module], {}
-    if cluster.executor == "slurm":
+    if cluster.on_nodes:
         from crosspipe.campaign.slurm.ranks import ranks_of
 
         return ranks_of(context.task, context.log_dir / "hosts").command([sys.executable, "-m", *module])
@@ -160,7 +160,7 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         context.say(f"{label}: iteration {iteration}/{total}")
 
     launch = None
-    if context.task.cluster.executor == "slurm":
+    if context.task.cluster.on_nodes:
         from crosspipe.campaign.slurm.ranks import ranks_of
 
         launch = ranks_of(context.task, context.log_dir / "hosts").launch
