@@ -1,0 +1,89 @@
+"""Figure 8: how much slower each schedule gets with the delay between two sites, against ZB-V without any.
+
+crosspipe run experiment=fig8
+python analysis/fig8.py campaigns/fig8
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import polars as pl
+
+from crosspipe.report import load_results
+from crosspipe.report.export import options, write_figure, write_table
+from crosspipe.report.figures import paper_style, styles
+
+COMPARABLE = (
+    "Simulated here and there; the paper states no numbers for this figure and not its F : D : W, which is 1 : 1 : 1 "
+    "here, so the order of the curves compares and single values do not."
+)
+AXES = (("latency_ratio", "T_lat/T_F", "bandwidth_ratio"), ("bandwidth_ratio", "T_bw/T_F", "latency_ratio"))
+
+
+def slowdowns(points: pl.DataFrame) -> pl.DataFrame:
+    """Every solved point with its time over that of ZB-V without delay, and its gap."""
+    solved = points.filter(pl.col("predicted_makespan_ms").is_not_null())
+    free = solved.filter(pl.col("schedule") == "zbv", pl.col("latency_ratio") == 0, pl.col("bandwidth_ratio") == 0)
+    reference = free["predicted_makespan_ms"].item()
+    return solved.select(
+        "schedule", "latency_ratio", "bandwidth_ratio",
+        makespan_ms=pl.col("predicted_makespan_ms"), slowdown=pl.col("predicted_makespan_ms") / reference,
+        gap_percent=pl.col("gap_percent"),
+    )  # fmt: skip
+
+
+def draw_curves(table: pl.DataFrame) -> plt.Figure:
+    """Slowdown along latency alone and along bandwidth alone."""
+    looks = styles(table["schedule"].to_list())
+    with paper_style():
+        figure, axes = plt.subplots(1, 2, figsize=(3.4, 2.6), sharey=True, layout="constrained")
+        for axis, (column, label, other) in zip(axes, AXES, strict=True):
+            for name, look in looks.items():
+                own = table.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
+                axis.plot(
+                    own[column],
+                    own["slowdown"],
+                    look.dashes,
+                    marker=look.marker,
+                    color=look.colour,
+                    label=name,
+                    mfc="none",
+                )
+            axis.set_xlabel(label)
+        axes[0].set_ylabel("time over ZB-V without delay")
+        figure.suptitle("simulated", fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_gaps(table: pl.DataFrame) -> plt.Figure:
+    """Gap of the greedy to the proven bound over the grid of delays."""
+    own = table.filter(pl.col("schedule") == "cross_ud_sub")
+    grid = own.pivot("bandwidth_ratio", index="latency_ratio", values="gap_percent").sort("latency_ratio")
+    values = grid.drop("latency_ratio").to_numpy()
+    with paper_style():
+        figure, axis = plt.subplots(figsize=(3.4, 2.6), layout="constrained")
+        shown = axis.imshow(values, origin="lower", cmap="cividis")
+        for i, row in enumerate(values):
+            for j, gap in enumerate(row):
+                dark = gap < 0.6 * values.max()
+                axis.text(j, i, f"{gap:.1f}", ha="center", va="center", color="white" if dark else "black")
+        axis.set_xticks(range(values.shape[1]), grid.columns[1:])
+        axis.set_yticks(range(values.shape[0]), grid["latency_ratio"].to_list())
+        axis.set_xlabel("T_bw/T_F")
+        axis.set_ylabel("T_lat/T_F")
+        axis.grid(visible=False)
+        figure.colorbar(shown, label="gap of cross_ud_sub to the bound (%)")
+    return figure
+
+
+def main() -> None:
+    told = options(__doc__)
+    table = slowdowns(load_results(told.campaign, told.store).points)
+    write_table(table, told.out / "fig8", "Figure 8, slowdown against ZB-V without delay (simulated)", [COMPARABLE])
+    write_figure(draw_curves(table), told.out / "fig8")
+    write_figure(draw_gaps(table), told.out / "fig8_greedy_gap")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the scripts in `analysis/` share: their options, and writing a table or figure in every form a paper may need.
+
+A table is a polars frame whose column names carry the units; it becomes CSV with all digits, and Markdown and LaTeX
+with those a reader needs. A figure becomes PDF, SVG and PNG.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crosspipe.report.wording import MISSING, number
+from crosspipe.store.files import write_bytes
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+_LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$"}
+
+
+class Options(argparse.Namespace):
+    """What every script is told: the campaign, where its artifacts are now, where to write."""
+
+    campaign: Path
+    store: Path | None
+    out: Path
+
+
+def options(doc: str | None) -> Options:
+    """The command line of an analysis script, its docstring as help. The default output is CAMPAIGN/analysis."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("campaign", type=Path, metavar="CAMPAIGN_DIR", help="campaign directory")
+    parser.add_argument("-o", "--out", type=Path, help="folder to write into; default CAMPAIGN_DIR/analysis")
+    parser.add_argument("--store", type=Path, help="where the artifacts lie now; default: as the campaign recorded")
+    found = parser.parse_args(namespace=Options())
+    found.out = found.out or found.campaign / "analysis"
+    found.out.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def write_table(frame: pl.DataFrame, stem: Path, caption: str, notes: Sequence[str] = ()) -> None:
+    """`frame` as STEM.csv, STEM.md and STEM.tex, with the caption above and the notes below; prints the Markdown."""
+    text = markdown(frame, caption, notes)
+    write_bytes(stem.with_suffix(".csv"), frame.write_csv().encode())
+    write_bytes(stem.with_suffix(".md"), text.encode())
+    write_bytes(stem.with_suffix(".tex"), latex(frame, caption, notes).encode())
+    print(text)
+
+
+def write_figure(figure: Figure, stem: Path) -> None:
+    """`figure` as STEM.pdf, STEM.svg and STEM.png, without a date, so that equal data give equal files."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "crosspipe", "pdf.fonttype": 42}):
+        figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(stem.with_suffix(".png"), dpi=200)
+    print(stem.with_suffix(".pdf"))
+
+
+def markdown(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
+    """`frame` as a Markdown table."""
+    numeric = [kind.is_numeric() for kind in frame.dtypes]
+    lines = [[_words(name) for name in frame.columns], ["--:" if right else ":--" for right in numeric]]
+    lines += [[_cell(value).replace("|", "\\|") for value in row] for row in frame.iter_rows()]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([f"**{caption}**", table, *notes]) + "\n"
+
+
+def latex(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
+    """`frame` as a LaTeX table (booktabs)."""
+    columns = "".join("r" if kind.is_numeric() else "l" for kind in frame.dtypes)
+    rows = [[_words(name) for name in frame.columns], *([_cell(v) for v in row] for row in frame.iter_rows())]
+    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+    below = [rf"\par\footnotesize {_escaped(note)}" for note in notes]
+    return "\n".join(
+        [
+            r"\begin{table}", rf"\caption{{{_escaped(caption)}}}", rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", *below, r"\end{table}", "",
+        ]
+    )  # fmt: skip
+
+
+def _words(column: str) -> str:
+    """A column's name for readers: `gap_percent` is "gap %", `latency_ms` is "latency ms"."""
+    return column.replace("_percent", " %").replace("_", " ")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return MISSING
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text).replace("–", "--").replace("−", "$-$")
