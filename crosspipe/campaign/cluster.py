@@ -57,7 +57,7 @@ class Resources(Section, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
-    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, `allocation` (all of them inside the one
+    """Where jobs run. `executor`: `local` (processes of this machine), `slurm`, `allocation` (all inside the one
     Slurm job this runs in, ranks on its nodes), or `debug` (in this process).
 
     `workers` bounds the jobs at once on a laptop. `sites` names each site's nodes, in the order of the pipeline: by the

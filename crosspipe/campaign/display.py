@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from crosspipe.campaign.cluster import Resources
 from crosspipe.campaign.driver import Plan, Summary
 from crosspipe.campaign.graph import STAGES, Node
 from crosspipe.campaign.tasks import Task
@@ -111,17 +112,19 @@ def listener(console: Console) -> Bars | Lines:
 def show_plan(plan: Plan, tasks: Sequence[Task], console: Console) -> None:
     """The graph of a dry run: artifacts, cached ones, jobs and what they ask for, per stage; then the points."""
     table = Table(title=f"{len(plan.points)} points, store {plan.store.root}", title_justify="left")
-    for head in ("stage", "artifacts", "cached", "to make", "jobs", "node-hours at most"):
-        table.add_column(head, justify="left" if head == "stage" else "right")
+    for head in ("stage", "artifacts", "cached", "to make", "jobs", "node-hours at most", "a job asks for"):
+        table.add_column(head, justify="left" if head in ("stage", "a job asks for") else "right")
     for stage in STAGES:
         nodes = plan.graph.stage(stage)
         if not nodes:
             continue
         jobs = [task for task in tasks if task.stage == stage]
         cached = sum(node.reference in plan.cached for node in nodes)
-        hours = sum(task.resources.nodes * task.resources.minutes / 60 for task in jobs)
+        resources = [task.resources for task in jobs]
+        hours = sum((r.nodes or 1) * r.minutes / 60 for r in resources)
         counts = (len(nodes), cached, len(nodes) - cached, len(jobs))
-        table.add_row(WORDS[stage], *map(str, counts), f"{hours:.1f}")
+        asks = "; ".join(dict.fromkeys(map(_asks, resources)))
+        table.add_row(WORDS[stage], *map(str, counts), f"{hours:.1f}", Text(asks))
     console.print(table)
     for point in plan.points:
         keys = plan.graph.keys[point.name]
@@ -129,6 +132,14 @@ def show_plan(plan: Plan, tasks: Sequence[Task], console: Console) -> None:
             f"{stage}/{key[:8]}{' cached' if f'{stage}/{key}' in plan.cached else ''}" for stage, key in keys.items()
         )
         console.print(f"{point.name}: {road}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _asks(resources: Resources) -> str:
+    """The few words of a job's resources that decide when it starts."""
+    nodes = f"{resources.nodes} node{'' if resources.nodes == 1 else 's'}"
+    gpus = f"{resources.gpus_per_node} GPUs a node" if resources.gpus_per_node else ""
+    words = (f"{nodes} for {resources.minutes} min", gpus, resources.partition, resources.constraint)
+    return ", ".join(word for word in words if word)
 
 
 def show_summary(summary: Summary, console: Console) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from crosspipe.campaign.cluster import ClusterConfig
 from crosspipe.campaign.config import PointConfig
 from crosspipe.campaign.points import Point
-from crosspipe.errors import UsageError
+from crosspipe.errors import FieldError, UsageError
 from crosspipe.problem.layers import Split, split_model
 from crosspipe.store import Request, Store
 
@@ -68,7 +68,7 @@ def build_graph(points: Sequence[Point], store: Store, measurements: Sequence[Re
     """The graph of `points`; work that several need stands in it once.
 
     `measurements` are requests, with their epochs, to be used whatever their age: those of the campaign to go on with.
-    Raises UsageError for a schedule that does not exist, FieldError for layers that do not fit the stages.
+    Raises UsageError for a schedule that does not exist, or layers that do not fit the stages.
     """
     nodes: dict[str, Node] = {}
     wanted: dict[str, list[str]] = {}
@@ -102,7 +102,11 @@ def layout(config: PointConfig) -> tuple[str, Split]:
     if config.schedule.chunks not in (None, chunks):
         raise UsageError("schedule.chunks", config.schedule.chunks, f"{traversal} has {chunks}", "leave it null")
     pipeline = config.pipeline
-    split = split_model(config.model, pipeline.stages, chunks, traversal=traversal, explicit=pipeline.layers)
+    try:
+        split = split_model(config.model, pipeline.stages, chunks, traversal=traversal, explicit=pipeline.layers)
+    except FieldError as error:  # the user typed it
+        field = "model.layers" if pipeline.layers is None else "pipeline.layers"
+        raise UsageError(field, pipeline.layers or error.value, error.wrong, error.remedy) from None
     return traversal, split
 
 
@@ -201,7 +205,7 @@ def _simulated_road(config: PointConfig) -> list[Node]:
 
 def _place(cluster: ClusterConfig) -> str:
     """Where a measurement holds: a cluster by its name, this machine by its host name besides."""
-    return cluster.name if cluster.executor == "slurm" else f"{cluster.name}@{platform.node()}"
+    return cluster.name if cluster.on_nodes else f"{cluster.name}@{platform.node()}"
 
 
 def _measurement(request: Request, config: PointConfig, store: Store, epochs: dict[str, Request]) -> Request:

@@ -24,8 +24,9 @@ from crosspipe.campaign.processes import tail
 from crosspipe.campaign.slurm.journal import submissions
 from crosspipe.campaign.slurm.queue import Queue
 from crosspipe.campaign.slurm.standing import Standing, cancel_jobs, standings
-from crosspipe.store import Store, load
-from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, Outcome
+from crosspipe.report.artifacts import load_campaign
+from crosspipe.store import Store
+from crosspipe.store.campaign_file import Outcome
 from crosspipe.store.claims import Claim, holder_lives
 
 
@@ -51,13 +52,14 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign, now. `followed` says whether its driver lives."""
+    """A campaign, now. `followed` says whether something still works on it; `scheduled` whether a scheduler does."""
 
     name: str
     points: int
     stages: tuple[StageStatus, ...]
     troubles: tuple[Trouble, ...]
     followed: bool
+    scheduled: bool = False
 
     @property
     def finished(self) -> bool:
@@ -72,7 +74,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 def campaign_status(directory: Path) -> Status:
     """The status of the campaign in `directory`; ArtifactError if there is none."""
-    campaign = load(directory / CAMPAIGN_FILE, CampaignFile)
+    campaign = load_campaign(directory)
     store = Store(campaign.store)
     wanted: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
     for point in campaign.points:
@@ -102,6 +104,7 @@ def campaign_status(directory: Path) -> Status:
         stages=tuple(stages),
         troubles=tuple(troubles),
         followed=any(job.task == DRIVER for job in jobs) or any(not found.failure for found in submitted.values()),
+        scheduled=bool(submissions(directory)),
     )
 
 
@@ -167,7 +170,7 @@ def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
 
     What is done stays; what was being made is released and made again by the next start.
     """
-    load(directory / CAMPAIGN_FILE, CampaignFile)
+    load_campaign(directory)
     cancelled = cancel_jobs(directory, Queue()) if submissions(directory) else 0
     here = [
         job.process

@@ -14,6 +14,8 @@ from rich.text import Text
 
 from crosspipe.cli.console import console
 
+_WATCH_AT_MOST_S = 30.0
+
 
 def run(arguments: Sequence[str]) -> int:
     """`crosspipe run`: composes the points with Hydra and carries the campaign out."""
@@ -50,6 +52,7 @@ common overrides:
   until=profile|solve|run          where the road ends
   dry_run=true                     print the graph, what is cached and the jobs; touch nothing
   strict=true                      findings make the campaign fail
+  cluster=NAME wait=true           on a cluster: hand it over to Slurm, and follow it until it ends
   store=DIR campaign_dir=DIR       where artifacts and the campaign go
   pipeline.sites=2 pipeline.stages=4 pipeline.microbatches=8 pipeline.memory_microbatches=4
   network.delay=[1,0.25]           [T_lat/T_F, T_bw/T_F]; or network.latency_ratio=1 network.bandwidth_ratio=0.25
@@ -85,16 +88,23 @@ def status(options: Namespace) -> int:
 
 
 def watch(options: Namespace) -> int:
-    """`crosspipe watch DIR`: the status, again and again, until nothing more happens."""
+    """`crosspipe watch DIR`: the status, again and again, until nothing more happens.
+
+    A scheduler is asked ever less often while nothing ends.
+    """
     from crosspipe.campaign.status import campaign_status
 
+    pause_s, ended = options.interval, -1
     with Live(console=console(), auto_refresh=False) as live:
         while True:
             found = campaign_status(options.directory)
             live.update(_status_table(found), refresh=True)
             if found.finished:
                 break
-            time.sleep(options.interval)
+            before, ended = ended, sum(stage.done + stage.failed + stage.blocked for stage in found.stages)
+            if found.scheduled:
+                pause_s = max(options.interval, 3.0) if ended != before else min(pause_s * 1.3, _WATCH_AT_MOST_S)
+            time.sleep(pause_s)
     return status(options)
 
 
@@ -113,7 +123,7 @@ def cancel(options: Namespace) -> int:
     from crosspipe.campaign.status import cancel_campaign
 
     ended = cancel_campaign(options.directory)
-    print(f"ended {ended} processes" if ended else "nothing of it runs on this machine")
+    print(f"ended {ended} jobs and processes" if ended else "nothing of it waits or runs")
     return 0
 
 

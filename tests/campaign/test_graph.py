@@ -11,7 +11,7 @@ import pytest
 from crosspipe.campaign.graph import build_graph
 from crosspipe.campaign.points import make_points
 from crosspipe.campaign.tasks import pack
-from crosspipe.errors import FieldError, UsageError
+from crosspipe.errors import UsageError
 from crosspipe.store import Store, my_claim
 
 ALL = ("links", "blocks", "solve", "run")
@@ -105,9 +105,9 @@ def test_an_unknown_schedule_lists_the_known_ones(config: dict[str, Any], change
 def test_layers_that_do_not_fit_are_refused_with_the_numbers(
     config: dict[str, Any], change: Callable[..., Any]
 ) -> None:
-    with pytest.raises(FieldError, match="places 5 layers, the model has 4"):
+    with pytest.raises(UsageError, match=r"pipeline\.layers = .*places 5 layers, the model has 4"):
         keys(change(config, pipeline__layers=[2, 1, 1, 1]))
-    with pytest.raises(FieldError, match="3 decoder layers do not fit 4 stages"):
+    with pytest.raises(UsageError, match=r"model\.layers = 3: 3 decoder layers do not fit 4 stages"):
         keys(change(config, model__layers=3))
 
 

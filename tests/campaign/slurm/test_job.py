@@ -1,0 +1,132 @@
+"""One job of an array, as a process: its place in the array, Slurm's warning, another life."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crosspipe.campaign.driver import plan_campaign
+from crosspipe.campaign.outcomes import read_outcome
+from crosspipe.campaign.slurm import journal
+from crosspipe.campaign.slurm.submit import submit_campaign
+from crosspipe.campaign.status import campaign_status
+from crosspipe.campaign.tasks import Task
+from crosspipe.store import Store, load
+
+
+@pytest.fixture
+def submitted(points: Callable[..., Any], slurm: Any, orders: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Submits a campaign whose bodies stand in; returns its directory."""
+
+    def submit(**values: Any) -> Path:
+        plan = plan_campaign(points(cluster__executor="slurm", cluster__patience_s=0.1, **values))
+        submit_campaign(plan, tmp_path / "c", lambda text: None, bodies="standin_bodies")
+        return tmp_path / "c"
+
+    return submit
+
+
+def start(campaign: Path, stage: str, index: int | None = None) -> subprocess.Popen[bytes]:
+    """Does for a job what slurmstepd does."""
+    (entry,) = (e for e in journal.submissions(campaign) if e.stage == stage)
+    place = {} if index is None else {"SLURM_ARRAY_JOB_ID": str(entry.job), "SLURM_ARRAY_TASK_ID": str(index)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "crosspipe.campaign.slurm.job", str(journal.path_of(campaign, entry))],
+        env={**os.environ, "SLURM_JOB_ID": str(entry.job), "SUBMITIT_EXECUTOR": "slurm", **place},
+    )
+
+
+def outcomes(campaign: Path, task: str) -> list[str]:
+    references = load(campaign / "tasks" / f"{task}.json", Task).references
+    return [found.status if (found := read_outcome(campaign, reference)) else "" for reference in references]
+
+
+def wait_for(orders: Path, line: str) -> None:
+    deadline = time.monotonic() + 60
+    while line not in (orders / "trace").read_text().splitlines():
+        assert time.monotonic() < deadline, line
+        time.sleep(0.05)
+
+
+def test_a_job_makes_the_task_of_its_place_and_the_last_one_the_report(
+    submitted: Callable[..., Path], orders: Path
+) -> None:
+    campaign = submitted()
+    for stage, index in (("links", None), ("blocks", None), ("solve", 1), ("solve", 0), ("run", None)):
+        assert start(campaign, stage, index).wait(timeout=60) == 0
+    assert outcomes(campaign, "solve-000") == ["done"] * 3
+    assert outcomes(campaign, "solve-001") == ["done"]
+    assert campaign_status(campaign).complete
+    made = [line for line in (orders / "trace").read_text().splitlines() if line.startswith("made solve")]
+    assert made[0] == "made solve zbh1_delay-1-0.25"  # element 1 came first
+
+
+def test_a_missing_input_blocks_and_is_no_failure_of_the_job(submitted: Callable[..., Path]) -> None:
+    campaign = submitted()
+    assert start(campaign, "run").wait(timeout=60) == 0
+    assert outcomes(campaign, "run-000") == ["blocked"] * 4
+    assert "its input blocks was never made" in campaign_status(campaign).troubles[0].outcome.reason
+
+
+def test_warned_it_keeps_what_is_done_and_goes_on_in_another_life(
+    submitted: Callable[..., Path], slurm: Any, orders: Path
+) -> None:
+    campaign = submitted()
+    for stage in ("links", "blocks"):
+        assert start(campaign, stage).wait(timeout=60) == 0
+    (orders / "fail-solve").write_text("nothing")
+    (orders / "hold-solve").touch()
+    job = start(campaign, "solve", 0)
+    wait_for(orders, "begin solve 1f1b_delay-0-0")
+    job.send_signal(signal.SIGUSR2)
+    assert job.wait(timeout=60) == 0
+    assert slurm.calls["scontrol"] == 2  # MaxArraySize, and now the requeue
+    assert outcomes(campaign, "solve-000") == ["", "", ""]
+    (orders / "hold-solve").unlink()
+    assert start(campaign, "solve", 0).wait(timeout=60) == 0
+    assert outcomes(campaign, "solve-000") == ["done"] * 3
+
+
+@pytest.mark.parametrize("limit", [{"minutes": 2}, {"minutes": 60, "requeue": False}])
+def test_a_time_limit_too_short_for_one_artifact_is_a_failure(
+    submitted: Callable[..., Path], slurm: Any, orders: Path, limit: dict[str, Any]
+) -> None:
+    resources = {stage: {"minutes": 5} for stage in ("links", "blocks", "solve", "run")} | {"links": limit}
+    campaign = submitted(cluster__resources=resources)
+    (orders / "hold-links").touch()
+    job = start(campaign, "links")
+    wait_for(orders, "begin links 1f1b_delay-0-0")
+    job.send_signal(signal.SIGUSR2)
+    assert job.wait(timeout=60) == 0
+    (trouble, *_) = campaign_status(campaign).troubles
+    assert trouble.outcome.reason == (
+        f"the time limit of {limit['minutes']} min came first; raise cluster.resources.links.minutes"
+    )
+    (links,) = load(campaign / "tasks" / "links-000.json", Task).requests
+    assert Store(load(campaign / "tasks" / "links-000.json", Task).store).done(links) is None
+
+
+def test_the_claim_of_a_killed_life_elsewhere_is_taken_over(
+    submitted: Callable[..., Path], slurm: Any, orders: Path
+) -> None:
+    campaign = submitted()
+    (orders / "hold-links").touch()
+    first = start(campaign, "links")
+    wait_for(orders, "begin links 1f1b_delay-0-0")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (orders / "hold-links").unlink()
+    task = load(campaign / "tasks" / "links-000.json", Task)
+    (claim,) = (Store(task.store).directory(task.requests[0])).glob("claim.json")
+    claim.write_text(claim.read_text().replace('"host": "', '"host": "elsewhere-'))
+    assert start(campaign, "links").wait(timeout=60) == 0  # the same job, requeued: nobody need be asked
+    assert outcomes(campaign, "links-000") == ["done"]
+    assert slurm.calls["squeue"] == 0
