@@ -1,0 +1,229 @@
+"""Parts of the engine by themselves: its cost per action, emulated delays between two processes, what D frees."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from support.engine_bar import Asked, Group, Samples, Show
+
+from crosspipe.execute.plan import Format
+from crosspipe.problem import Hop, Problem
+from crosspipe.problem.architecture import ModelConfig
+
+SIZES = {"1 KB": 2**10, "64 KB": 2**16, "1 MB": 2**20, "16 MB": 2**24}
+DELAYS_MS = (1, 3, 10, 30, 100)
+MODES = ("idle", "computing")
+SLOWER = 1.5  # a delay must be this many times the real transfer; others count as late
+
+
+def part_groups(*, quick: bool) -> list[Group]:
+    """Cost per action, delays, memory."""
+    sizes = list(SIZES)[:1] if quick else list(SIZES)
+    delays = tuple(
+        Asked("Emulated delay", f"delay error, {size}, {mode}: {what}", unit, must)
+        for mode in MODES
+        for size in sizes
+        for what, unit, must in (("p50", "ms", 0.1), ("p95", "ms", 0.5), ("too short for the real transfer", "%", None))
+    )
+    return [
+        Group((Asked("Engine", "cost per action", "µs", 100, 30),), partial(_cost, 4 if quick else 40)),
+        Group(delays, partial(_delays, tuple(sizes), 4 if quick else 20)),
+        Group((Asked("Engine", "activations held after D, of those after F", "%", 80),), _held),
+    ]
+
+
+class _Empty:
+    """A stage whose blocks take no time."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.nothing = torch.zeros(1)
+
+    def forward(self, mb, x, target=None):
+        return self.nothing
+
+    def input_grad(self, mb, grad):
+        return self.nothing
+
+    def weight_grad(self, mb, piece=0, pieces=1):
+        pass
+
+    def backward(self, mb, grad):
+        return self.nothing
+
+
+class _NoStep:
+    def begin(self) -> None: ...
+    def square(self) -> float:
+        return 1.0
+
+    def clip(self, square: float, largest: float) -> float:
+        return 1.0
+
+    def update(self) -> None: ...
+
+
+def _cost(repetitions: int, show: Show) -> Samples:
+    """Four ranks as threads of one process, which take turns: the wall time of an iteration over all its actions."""
+    import torch
+
+    from crosspipe.execute.clock import Clock
+    from crosspipe.execute.engine import Engine, Settings
+    from crosspipe.execute.inprocess import Hub, InProcessTransport
+    from crosspipe.execute.lowering import lower
+    from crosspipe.solver import solve
+
+    problem = Problem.uniform(stages=4, microbatches=32, sites=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1)
+    plan = lower(problem, solve(problem, "zbh1"), message_bytes=4)
+    actions = sum(len(rank.actions) for rank in plan.ranks)
+    hub = Hub(problem.stages)
+    nothing = torch.zeros(1)
+    spans: list[list[int]] = [[] for _ in plan.ranks]
+
+    def run(rank: int) -> None:
+        engine = Engine(
+            problem,
+            plan.ranks[rank],
+            stages=[_Empty()],
+            step=_NoStep(),
+            transport=InProcessTransport(hub, rank),
+            clock=Clock(),
+            wires={},
+            message_format=Format((1,), "float32", 4),
+            batch=lambda iteration, microbatch: (nothing, nothing),
+            settings=Settings(paced=False, emulate=False),
+        )
+        for index in range(repetitions + 3):
+            trace = engine.iterate(index)
+            spans[rank].append(trace.blocks_end_ns - trace.begin_ns)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(problem.stages)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    return {"cost per action": [max(row) / actions / 1e3 for row in list(zip(*spans, strict=True))[3:]]}
+
+
+def _delays(sizes: tuple[str, ...], repetitions: int, show: Show) -> Samples:
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
+        results = context.SimpleQueue()
+        ends = [context.Process(target=_delay_end, args=(rank, sizes, repetitions, folder, results)) for rank in (0, 1)]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+            if end.exitcode:
+                raise RuntimeError(f"a process of the delay measurement ended with {end.exitcode}")
+        return results.get()
+
+
+def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str, results) -> None:
+    """Rank 0 sends, rank 1 receives; a receive is posted before the sender is told to go."""
+    import numpy as np
+    import torch
+
+    from crosspipe.execute.clock import Clock
+    from crosspipe.execute.emulation import OwnWire
+    from crosspipe.execute.gloo import GlooTransport, use_loopback
+    from crosspipe.execute.transport import Header
+
+    use_loopback()
+    torch.set_num_threads(1)
+    sys.setswitchinterval(1e-4)
+    transport = GlooTransport(rank, 2, rendezvous=f"file://{Path(folder, 'meet')}", timeout_s=60)
+    clock, wire = Clock(), OwnWire()
+    go, told = torch.zeros(1), Header(0, 0, 0, 0, 0)
+
+    def once(tensor: torch.Tensor, delay_ns: int) -> tuple[int, int]:
+        """(error of the arrival, real transfer) in ns, as rank 1 sees them."""
+        if rank == 0:
+            transport.post_receive(1, torch.empty(1)).wait()
+            ready = clock.now()
+            departure = wire.depart(ready, Hop(latency_ns=delay_ns))
+            transport.send(1, Header(0, ready, *departure), tensor)
+            return 0, 0
+        receipt = transport.post_receive(0, tensor)
+        transport.send(0, told, go)
+        header = receipt.wait()
+        received = clock.now()
+        return abs(clock.wait_until(header.not_before_ns) - header.not_before_ns), received - header.ready_ns
+
+    samples: dict[str, list[float]] = {}
+    for mode in MODES:
+        with _busy(mode == "computing"):
+            for size in sizes:
+                tensor = torch.zeros(SIZES[size] // 4)
+                transfer = float(np.median([once(tensor, 0)[1] for _ in range(repetitions)]))
+                fitting = [ms for ms in DELAYS_MS if ms * 1e6 >= SLOWER * transfer] if rank else []
+                fitting = [
+                    int(ms) for ms in transport.allgather(",".join(map(str, fitting)).encode())[1].split(b",") if ms
+                ]
+                errors = [once(tensor, ms * 1_000_000)[0] / 1e6 for ms in fitting for _ in range(repetitions)]
+                what = f"delay error, {size}, {mode}"
+                if errors:
+                    samples[f"{what}: p50"] = [float(np.percentile(errors, 50))]
+                    samples[f"{what}: p95"] = [float(np.percentile(errors, 95))]
+                samples[f"{what}: too short for the real transfer"] = [100 * (1 - len(fitting) / len(DELAYS_MS))]
+    if rank == 1:
+        results.put(samples)
+    transport.allgather(b"")
+    transport.close()
+
+
+@contextmanager
+def _busy(computing: bool) -> Iterator[None]:
+    """Meanwhile a thread of this process multiplies matrices."""
+    import torch
+
+    ended = threading.Event()
+
+    def multiply() -> None:
+        a = torch.randn(384, 384)
+        while not ended.is_set():
+            a = (a @ a).clamp_(-1, 1)
+
+    thread = threading.Thread(target=multiply)
+    if computing:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if computing:
+            thread.join()
+
+
+def _held(show: Show) -> Samples:
+    import torch
+
+    from crosspipe.model import SplitBackward, build_stage
+    from crosspipe.model.memory import StorageTracker
+
+    config = ModelConfig(
+        vocabulary=256, hidden=256, intermediate=688, heads=4, kv_heads=4, layers=6, sequence=128, microbatch_size=4
+    )
+    stage = SplitBackward(build_stage(config, ((1,), (4,), (1,)), 1, seed=0))
+    parameters = list(stage.stage.parameters())
+    with (tracker := StorageTracker()):
+        x = torch.randn(config.microbatch_size, config.sequence, config.hidden)
+        y = stage.forward(0, x)
+        gradient = torch.ones_like(y)
+        del x, y
+        after_forward = tracker.live_bytes - gradient.nbytes
+        stage.input_grad(0, gradient)
+        del gradient
+        after_input_grad = tracker.live_bytes - sum(p.grad.nbytes for p in parameters if p.grad is not None)
+    return {"activations held after D, of those after F": [100 * after_input_grad / after_forward]}
