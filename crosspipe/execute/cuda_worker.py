@@ -12,7 +12,7 @@ from crosspipe.execute.cuda_device import CudaDevice
 from crosspipe.execute.cuda_engine import CudaEngine
 from crosspipe.execute.engine import Settings
 from crosspipe.execute.nccl import NcclChannels, check_nccl
-from crosspipe.execute.plan import RankPlan
+from crosspipe.execute.plan import Plan
 from crosspipe.execute.replication import Pipeline, one_share
 from crosspipe.execute.training import Training
 from crosspipe.problem import Problem
@@ -45,7 +45,7 @@ def own_device(environment: Mapping[str, str]) -> torch.device:
 
 def build_engine(
     problem: Problem,
-    plan: RankPlan,
+    plan: Plan,
     training: Training,
     pipeline: Pipeline,
     channels: NcclChannels,
@@ -56,14 +56,15 @@ def build_engine(
     settings: Settings,
     at: Callable[[int, int], None],
 ) -> CudaEngine:
-    """The engine of a point. Sets the device's clock, which takes some milliseconds."""
+    """The engine of a point. Opens its channels and sets the device's clock. Collective."""
     session = training.session
     for name in ("jitter_ms", "bandwidth_trace"):
         if getattr(session.run, name):
             raise FieldError(f"run.{name}", getattr(session.run, name), "is not emulated on GPUs", "leave it out")
+    channels.connect({pair for rank in plan.ranks for pair in rank.channels()})
     return CudaEngine(
         one_share(problem, session.replicas),
-        plan,
+        plan.ranks[pipeline.rank],
         stages=training.stages,
         step=training.step,
         replicas=training.step,

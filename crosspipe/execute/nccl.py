@@ -7,6 +7,7 @@ ranks therefore have a group each. Nothing here blocks the host. Not run on a GP
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import torch
@@ -31,6 +32,22 @@ class NcclChannels:
         self._first, self._rank = first, dist.get_rank()
         # without a device_id: an eagerly made communicator has one stream for all its peers
         self._up, self._down = (dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout_s)) for _ in range(2))
+
+    def connect(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Opens the channels (source, target) of this pipeline. All its ranks give the same ones.
+
+        NCCL opens a channel with its first message, and each end blocks its host until the other is there. In the
+        middle of a plan, which posts receives ahead, two ranks could so wait for each other; one after the other in one
+        order for all, they cannot.
+        """
+        header, body = (torch.zeros(1, dtype=torch.int64, device="cuda") for _ in range(2))
+        for source, target in sorted(pairs):
+            if self._rank == self._first + source:
+                self.send(target, header, body)
+            if self._rank == self._first + target:
+                for work in self.receive(source, header, body):
+                    work.wait()
+            torch.cuda.synchronize()
 
     def send(self, target: int, header: Tensor, tensor: Tensor) -> None:
         """Sends behind the current stream, which then waits until both have left."""

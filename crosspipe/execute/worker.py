@@ -159,7 +159,7 @@ class _Member:
 
             engine = build_engine(
                 problem,
-                own,
+                plan,
                 training,
                 self.pipeline,
                 self.channels,

@@ -8,7 +8,8 @@ import torch
 from inprocess_ranks import run_ranks
 
 from crosspipe.execute.inprocess import Hub
-from crosspipe.execute.replication import OnePipeline, Pipeline, one_share, places, senders
+from crosspipe.execute.replication import Circles, OnePipeline, Pipeline, of_one_pipeline, one_share, places, senders
+from crosspipe.execute.trace import Trace
 from crosspipe.execute.transport import Header
 from crosspipe.problem import Hop, Problem
 from crosspipe.problem.problem import DataParallel
@@ -70,3 +71,43 @@ def test_a_view_talks_to_the_stages_of_its_own_replica():
         (0.0, everyone, everyone[2:]),
         (2.0, everyone, everyone[2:]),
     ]
+
+
+def test_a_circle_is_opened_once_by_all_and_joined_by_its_own():
+    opened = []
+
+    def open_group(ranks):
+        opened.append(tuple(ranks))
+        return f"group of {ranks}"
+
+    circles = Circles(2, open_group)
+    stages = [range(0, 4, 2), range(1, 4, 2)]
+    assert circles.of(stages) == "group of (0, 2)"
+    assert circles.of([[1, 3]]) is None
+    assert circles.of([[2]]) is None  # alone
+    assert circles.of(stages) == "group of (0, 2)"
+    assert opened == [(0, 2), (1, 3)]
+
+
+def test_a_record_is_the_first_replica_with_the_mean_loss():
+    def trace(rank: int, loss: float | None) -> Trace:
+        return Trace(
+            index=0,
+            begin_ns=rank,
+            blocks=(),
+            messages=(),
+            sent=0,
+            blocks_end_ns=9,
+            norm_end_ns=9,
+            raw_norm_end_ns=9,
+            step_end_ns=9,
+            raw_step_end_ns=9,
+            loss=loss,
+            gradient_norm=1.0,
+            clip_factor=1.0,
+        )
+
+    traces = [[trace(0, None)], [trace(1, 2.0)], [trace(2, None), trace(2, None)], [trace(3, 4.0)]]
+    joined = of_one_pipeline(traces, 2)
+    assert [[t.begin_ns for t in row] for row in joined] == [[0], [1]]
+    assert [[t.loss for t in row] for row in joined] == [[None], [3.0]]
