@@ -177,11 +177,13 @@ class SolverConfig(Section, frozen=True, kw_only=True):
 class ProfileConfig(Section, frozen=True, kw_only=True):
     """Measurements: how old they may be (`max_age_days`, None: any age) and whether to make new ones.
 
-    `links` and `blocks` are passed to the two profilers.
+    `links` and `blocks` are passed to the two profilers. With `every_node` the blocks are profiled on the node of every
+    rank instead of on one.
     """
 
     max_age_days: Annotated[float, msgspec.Meta(ge=0)] | None
     refresh: bool = False
+    every_node: bool = False
     links: dict[str, Any] = msgspec.field(default_factory=dict)
     blocks: dict[str, Any] = msgspec.field(default_factory=dict)
 

@@ -131,9 +131,11 @@ def _slurm() -> Iterator[Item]:
         return
     if absent:
         yield Item("Slurm", "note", f"without {', '.join(absent)}", "ask the administrators for the client commands")
-    yield Item(
-        "Slurm", "ok", _ask(["sinfo", "--noheader", "--format=%P %D nodes"]) or "installed, but sinfo says nothing"
-    )
+    said = _ask(["sinfo", "--noheader", "--format=%P %D nodes"])
+    if said is None:
+        yield Item("Slurm", "note", "installed, but sinfo does not answer", "use a machine of the cluster")
+        return
+    yield Item("Slurm", "ok", ", ".join(said.splitlines()))
     if shutil.which("sacct") and _ask(["sacct", "--noheader", "--allocations"]) is None:
         yield Item("sacct", "note", "accounting is off: states come from squeue and the store")
 

@@ -136,6 +136,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
                 "model": msgspec.to_builtins(config.model),
                 "traversal": traversal,
                 "layers": [list(row) for row in split],
+                **({"every_node": True} if profile.every_node else {}),
                 **profile.blocks,
             },
         ),
@@ -164,7 +165,10 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         "links": Node(
             request=links, points=(), cluster=config.cluster, group=links.key, site_of_rank=sites,
         ),
-        "blocks": Node(request=blocks, points=(), cluster=config.cluster, group=blocks.key),
+        "blocks": Node(
+            request=blocks, points=(), cluster=config.cluster, group=blocks.key,
+            site_of_rank=sites if profile.every_node else (),
+        ),
         "solve": Node(
             request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
             per_job=config.solver.points_per_job,

@@ -29,6 +29,7 @@ _OPTIONS = (
     "model",
     "traversal",
     "layers",
+    "every_node",
 )  # of a profile's request: not passed on as --options
 
 
@@ -63,7 +64,7 @@ def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], 
 
 def blocks(making: Making, context: Context) -> None:
     """blocks.json: time, memory and bytes of every block, in a process with the allocator set for it; where the costs
-    are given or counted, just those."""
+    are given or counted, just those. With `every_node` all nodes of the job profile, and nodes.json says what each took."""
     config = making.request.config
     if "costs" in config:
         costs = msgspec.convert(config["costs"], CostsConfig)
@@ -88,9 +89,22 @@ def blocks(making: Making, context: Context) -> None:
         f"--out={making.scratch}",
         *_options(config),
     ]
-    run_logged(
-        command, context.log_dir / "blocks.log", what="blocks", environment=ALLOCATOR_ENVIRONMENT, say=context.say
-    )
+    if not (config.get("every_node") and context.task.cluster.on_nodes):
+        run_logged(
+            command, context.log_dir / "blocks.log", what="blocks", environment=ALLOCATOR_ENVIRONMENT, say=context.say
+        )
+        return
+    from crosspipe.campaign.slurm.ranks import ranks_of
+    from crosspipe.profile.nodes import merge
+
+    ranks = ranks_of(context.task, context.log_dir / "hosts")
+    command, environment = ranks.command([*command[len(context.task.resources.container) :], "--per-node=true"])
+    environment |= ALLOCATOR_ENVIRONMENT
+    run_logged(command, context.log_dir / "blocks.log", what="blocks", environment=environment, say=context.say)
+    # only inside one allocation are the nodes of the run known to be these
+    placed = context.task.cluster.executor == "allocation" and ranks.resources.tasks_per_node == 1
+    for finding in merge(making.scratch, [node.name for node in ranks.nodes] if placed else None).findings:
+        context.say(f"{finding.name}: {finding.detail}")
 
 
 def solve(making: Making, context: Context) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -194,4 +196,24 @@ def doctor(options: Namespace) -> int:
         out.print(marks[item.state], Text(f"{item.name:<14} {item.detail}"), soft_wrap=True)
         if item.remedy:
             out.print(Text(f"         {'':<14} -> {item.remedy}"), soft_wrap=True)
+    if shutil.which("sbatch"):
+        _propose_cluster(out)
     return int(any(item.state == "missing" for item in found))
+
+
+def _propose_cluster(out: Console) -> None:
+    """A cluster configuration for this site, tried with sbatch --test-only on a pipeline of four stages."""
+    from crosspipe.campaign.slurm import propose
+    from crosspipe.campaign.slurm.queue import SlurmError
+
+    try:
+        proposal = propose.propose(propose.facts())
+    except SlurmError as error:
+        out.print(Text(f"no cluster configuration can be proposed: {error}"), soft_wrap=True)
+        return
+    out.print(Text(f"\na cluster configuration to begin with; save it as conf/cluster/{proposal['name']}.yaml:\n"))
+    out.print(Text(propose.text(proposal)), soft_wrap=True)
+    site_of_rank = (0, 0, 1, 1) if len(proposal["sites"]) != 1 else (0, 0, 0, 0)
+    for answer in propose.try_out(proposal, site_of_rank):
+        mark = "[green]taken[/]  " if answer.taken else "[red]refused[/]"
+        out.print(mark, Text(f"{answer.stage:<7} {answer.said} (sbatch --test-only, four stages)"), soft_wrap=True)

@@ -53,7 +53,7 @@ def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], chan
     [
         ({"pipeline__sites": 3}, "pipeline.sites = 3: 4 stages cannot be split evenly among 3 sites"),
         ({"pipeline__stages": "four"}, "pipeline.stages = 'four': expected `int`, got `str`"),
-        ({"cluster__executor": "pbs"}, "cluster.executor = 'pbs': no such choice; use one of allocation, debug, local, slurm"),
+        ({"cluster__executor": "pbs"}, "'pbs': no such choice; use one of allocation, debug, local, slurm"),
         ({"run__pace": 0.0}, "run.pace = 0.0: is not a finite number > 0; use more than 0, or null"),
         ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; remove it or correct its spelling"),
         ({"until": "reprot"}, "until = 'reprot': no such choice; use one of profile, run, solve"),
