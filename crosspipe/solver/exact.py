@@ -96,8 +96,8 @@ def search(problem: Problem, request: Request) -> Found:
 
 def _cheap(problem: Problem, standing: Standing, request: Request) -> None:
     """Candidates, until one reaches the bound; all of them whatever the time, so that no static family is better."""
-    standing.not_counting(lambda: list(candidates(least(problem.traversal), (), 1)))
-    for candidate in candidates(problem, request.hints, request.pieces):
+    standing.not_counting(lambda: list(candidates(least(problem.traversal), ())))
+    for candidate in candidates(problem, request.hints):
         standing.add(candidate)
         request.tell(standing.best.makespan_ns, standing.bound_ns)
         if standing.settled:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from crosspipe.errors import UsageError
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block
 from crosspipe.schedule.compiling import compiled, inlined
@@ -27,7 +28,10 @@ from crosspipe.schedule.kernel import (
     compile_problem,
 )
 from crosspipe.solver.certify import Found
+from crosspipe.solver.static import Orders
 from crosspipe.solver.tournament import first, new_tournament, play
+
+MOST_STEPS = 20_000_000  # of the idealised plan: seconds, which nothing interrupts
 
 
 class Plan(NamedTuple):
@@ -62,18 +66,29 @@ class Windows(NamedTuple):
 
 
 def cross_ud_sub(problem: Problem, pieces: int) -> Found:
-    """The executable order, and the makespan of the paper's plan with every block in `pieces` pieces beside it."""
+    """The executable order, and the makespan of the paper's plan with every block in `pieces` pieces beside it.
+
+    Raises UsageError where these are more than `MOST_STEPS` pieces in all.
+    """
+    blocks = 3 * problem.microbatches * problem.stages
+    if blocks * pieces > MOST_STEPS:
+        most = MOST_STEPS // blocks
+        raise UsageError("pieces", pieces, f"cuts {blocks} blocks in {blocks * pieces} pieces", f"use at most {most}")
+    ideal = greedy_plan(problem, (pieces, pieces, pieces), record=False)
+    return Found(orders=greedy_orders(problem), parameters={"pieces": pieces}, ideal_makespan_ns=ideal.makespan_ns)
+
+
+def greedy_orders(problem: Problem) -> Orders:
+    """The executable order: F and D whole, W in as many pieces as the problem allows."""
     cut = problem.weight_grad_pieces
     plan = greedy_plan(problem, (1, 1, cut))
-    ideal = greedy_plan(problem, (pieces, pieces, pieces), record=False)
-    orders = tuple(
+    return tuple(
         tuple(
             Block("FDW"[kind], 0, microbatch, piece, cut if kind == WEIGHT_GRAD else 1)
             for kind, microbatch, piece in zip(*steps, strict=True)
         )
         for steps in zip(plan.kind.tolist(), plan.microbatch.tolist(), plan.piece.tolist(), strict=True)
     )
-    return Found(orders=orders, parameters={"pieces": pieces}, ideal_makespan_ns=ideal.makespan_ns)
 
 
 def greedy_plan(problem: Problem, cut: tuple[int, int, int], record: bool = True) -> Plan:

@@ -35,7 +35,7 @@ def judged(problem: Problem, name: str, found: Found) -> Candidate:
     return Candidate(name, found, simulate(problem, schedule).makespan_ns)
 
 
-def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> Iterator[Candidate]:
+def candidates(problem: Problem, hints: Iterable[Schedule]) -> Iterator[Candidate]:
     """Valid schedules: hints, static families, the greedy and, always, one microbatch at a time.
 
     The problem's memory must have room for one microbatch (`Problem.check_memory_floor`).
@@ -50,9 +50,9 @@ def candidates(problem: Problem, hints: Iterable[Schedule], pieces: int) -> Iter
         if traversal == problem.traversal:
             methods.append((name, partial(_ordered, problem, orders)))
     if problem.traversal == "ud":
-        from crosspipe.solver.greedy import cross_ud_sub  # compiles with numba
+        from crosspipe.solver.greedy import greedy_orders  # compiles with numba
 
-        methods.append(("cross_ud_sub", partial(cross_ud_sub, problem, pieces)))
+        methods.append(("cross_ud_sub", partial(_ordered, problem, greedy_orders)))
     methods.append(("one_at_a_time", partial(_ordered, problem, one_at_a_time)))
     compiled = compile_problem(problem)
     for name, method in methods:

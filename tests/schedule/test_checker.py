@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_problems import RUNNABLE_CASES
 
 from crosspipe.problem import BlockCost, DataParallel, Hop, Problem
 from crosspipe.schedule import Block, Certificate, Message, Schedule, check, simulate
@@ -201,8 +202,8 @@ def test_a_certificate_of_this_problem_must_be_true():
 
 @MANY
 @given(data=st.data())
-def test_runnable_orders_pass_and_lose_that_with_any_block(runnable_cases, data):
-    problem, good = data.draw(runnable_cases)
+def test_runnable_orders_pass_and_lose_that_with_any_block(data):
+    problem, good = data.draw(RUNNABLE_CASES)
     assert check(problem, good) == []
     stage = data.draw(st.sampled_from(range(problem.stages)))
     place = data.draw(st.sampled_from(range(len(good.orders[stage]))))
@@ -218,8 +219,8 @@ def test_runnable_orders_pass_and_lose_that_with_any_block(runnable_cases, data)
 
 @MANY
 @given(data=st.data())
-def test_memory_violation_exactly_below_the_simulated_peak(runnable_cases, data):
-    problem, good = data.draw(runnable_cases)
+def test_memory_violation_exactly_below_the_simulated_peak(data):
+    problem, good = data.draw(RUNNABLE_CASES)
     peaks = simulate(problem, good).peak_memory_bytes()
     assert check(replace(problem, activation_limit_bytes=peaks), good) == []
     tight = replace(problem, activation_limit_bytes=tuple(max(0, peak - 1) for peak in peaks))

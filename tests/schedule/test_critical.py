@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_problems import RUNNABLE_CASES
 
 from crosspipe.problem import BlockCost, DataParallel, Hop, Problem
 from crosspipe.schedule import Block, Message, Schedule, TimedBlock, TimedMessage, Timeline, simulate
@@ -173,8 +174,8 @@ def latencies_raised(of: Problem, amount: int) -> Problem:
 
 @SOME
 @given(data=st.data())
-def test_path_is_gapless_and_its_crossings_are_the_slope_of_the_makespan(runnable_cases, data):
-    original, order = data.draw(runnable_cases)
+def test_path_is_gapless_and_its_crossings_are_the_slope_of_the_makespan(data):
+    original, order = data.draw(RUNNABLE_CASES)
     timeline = simulate(original, order)
     path = timeline.critical_path()
     assert path[0].start_ns == timeline.start_ns
@@ -201,9 +202,9 @@ def test_path_is_gapless_and_its_crossings_are_the_slope_of_the_makespan(runnabl
 
 @SOME
 @given(seed=st.integers(0, 2**32), data=st.data())
-def test_any_measured_times_give_a_gapless_path(runnable_cases, seed, data):
+def test_any_measured_times_give_a_gapless_path(seed, data):
     """Clocks may disagree by anything: the path still fills the whole time, once."""
-    original, order = data.draw(runnable_cases)
+    original, order = data.draw(RUNNABLE_CASES)
     rng = random.Random(seed)
     timeline = simulate(original, order)
     blocks = tuple(

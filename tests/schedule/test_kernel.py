@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from random_problems import CASES
 
 from crosspipe.errors import Deadlock
 from crosspipe.schedule import kernel, simulate, simulate_reference
 
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
-
-@MANY
-@given(data=st.data())
-def test_kernel_equals_twin(cases, data):
-    problem, schedule = data.draw(cases)
+@settings(max_examples=800, deadline=None)
+@given(case=CASES)
+def test_kernel_equals_twin(case):
+    problem, schedule = case
     compiled, encoded = kernel.compile_problem(problem), kernel.encode(problem, schedule)
     makespan, peaks = kernel.evaluate(compiled, encoded)
     predicted, expected = outcome(simulate, problem, schedule), outcome(simulate_reference, problem, schedule)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from random_problems import problems
 
 from crosspipe.errors import Infeasible
 from crosspipe.problem import BlockCost, Hop, Problem
@@ -115,39 +116,26 @@ def brute_force_ns(problem: Problem, message_orders: Sequence[dict[str, Sequence
     return best
 
 
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_two_stages_two_microbatches_against_brute_force(problems: Callable, data: st.DataObject) -> None:
-    problem = data.draw(problems("ud", stages=(2, 2), microbatches=(2, 2), fused=True, data_parallel=True))
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(traversals=("ud",), stages=(2, 2), microbatches=(2, 2), wires=("own",)))
+def test_two_stages_two_microbatches_against_brute_force(problem: Problem) -> None:
     certificate = solve(problem, "cross_ud", time_limit_s=10).certificate
     assert certificate.makespan_ns == brute_force_ns(problem)
     assert certificate.optimal
 
 
-@settings(max_examples=10, deadline=None)
-@given(data=st.data())
-def test_one_stage_with_pieces_against_brute_force(problems: Callable, data: st.DataObject) -> None:
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(traversals=("ud",), stages=(1, 1), microbatches=(2, 2), pieces=(2,), data_parallel=False))
+def test_one_stage_with_pieces_against_brute_force(problem: Problem) -> None:
     """Recomputation and uneven releases on one stage, where memory decides."""
-    problem = data.draw(problems("ud", stages=(1, 1), microbatches=(2, 2), pieces=(2,), fused=True))
     certificate = solve(problem, "cross_ud", time_limit_s=10).certificate
     assert certificate.makespan_ns == brute_force_ns(problem)
 
 
 @settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_random_problems_get_valid_schedules_no_worse_than_any_static(problems: Callable, data: st.DataObject) -> None:
-    traversal = data.draw(st.sampled_from(["ud", "wave", "loop"]))
-    problem = data.draw(
-        problems(
-            traversal,
-            stages=(1, 3),
-            microbatches=(1, 4),
-            pieces=(1, 2),
-            data_parallel=data.draw(st.booleans()),
-            wire=data.draw(st.sampled_from([None, "shared"])),
-            fused=True,
-        )
-    )
+@given(problem=problems(stages=(1, 3), microbatches=(1, 4), most_chunks=2, pieces=(1, 2)))
+def test_random_problems_get_valid_schedules_no_worse_than_any_static(problem: Problem) -> None:
+    traversal = problem.traversal
     schedule = solve(problem, f"cross_{traversal}", time_limit_s=1)
     assert check(problem, schedule) == []
     assert schedule.certificate.lower_bound_ns <= schedule.certificate.makespan_ns

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from random_problems import problems
 
 from crosspipe.problem import BlockCost, DataParallel, Hop, Problem
 from crosspipe.schedule import Schedule, simulate_reference
@@ -105,11 +103,10 @@ def test_data_parallel_gather_and_reduce_are_in_the_plan() -> None:
     assert greedy_plan(problem, (1, 1, 1)).makespan_ns == 2 + 6 + 4
 
 
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_the_plan_is_what_the_model_says_and_fits(problems: Callable, data: st.DataObject) -> None:
+@settings(max_examples=200, deadline=None)
+@given(problem=problems(traversals=("ud",), pieces=(1, 3), wires=("own",), data_parallel=False))
+def test_the_plan_is_what_the_model_says_and_fits(problem: Problem) -> None:
     """No wire is shared by two senders here, so earliest free window and first come first served agree."""
-    problem = data.draw(problems("ud", pieces=(1, 3)))
     found = cross_ud_sub(problem, pieces=2)
     schedule = Schedule(
         traversal="ud", stages=problem.stages, chunks=1, microbatches=problem.microbatches, orders=found.orders

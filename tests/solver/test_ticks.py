@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from random_problems import problems
 
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule, simulate_reference
@@ -61,9 +60,8 @@ def test_tiny_and_huge_times_are_solved_to_the_optimum(forward_ms: float) -> Non
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_rounded_down_no_schedule_gets_longer(problems: Callable, data: st.DataObject) -> None:
-    problem = data.draw(problems("ud", pieces=(1, 3), fused=True))
+@given(problem=problems(traversals=("ud",), pieces=(1, 3), data_parallel=False), most_ticks=st.integers(1, 20))
+def test_rounded_down_no_schedule_gets_longer(problem: Problem, most_ticks: int) -> None:
     schedule = Schedule(
         traversal="ud",
         stages=problem.stages,
@@ -71,7 +69,7 @@ def test_rounded_down_no_schedule_gets_longer(problems: Callable, data: st.DataO
         microbatches=problem.microbatches,
         orders=one_at_a_time(problem),
     )
-    most, ticks.MOST_TICKS = ticks.MOST_TICKS, data.draw(st.integers(1, 20))
+    most, ticks.MOST_TICKS = ticks.MOST_TICKS, most_ticks
     try:
         counted = in_ticks(problem, 200)
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from crosspipe.problem import Problem
+from crosspipe.solver.bounds.knapsack import served_ns
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +20,10 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     delay of the message from p to p + 1, `backward_delay[p]` from p + 1 to p (P - 1 of each). `head[p]`: the earliest
     start of an F at p. `tail[p]`: from the end of a D at p to the end of all that must follow it (its W, the D and W
     of the positions before it, gradient reductions). `gather[p]` and `reduce[p]`: delay of the DP messages, 0 without.
-    `forward_step[p]`: F of the k-th microbatch at p starts no earlier than head + k steps, as all before it on the way,
-    blocks and wires, serve one at a time. `backward_step[p]`: D of the k-th last ends that much before the last.
+    `forward_step[p]`: F of the k-th microbatch at p starts no earlier than `forward_base[p]` + k steps, as all before
+    it on the way, blocks and wires, serve one at a time; the base is the head but for gathers on the way, behind which
+    F queue up and then follow faster. `backward_step[p]`: D of the k-th last ends `backward_base[p]` + k steps before
+    the end; the base is the tail but for what follows on its own stage, its W and the reduction.
     """
 
     forward: tuple[int, ...]
@@ -32,7 +35,9 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     reduce: tuple[int, ...]
     head: tuple[int, ...]
     tail: tuple[int, ...]
+    forward_base: tuple[int, ...]
     forward_step: tuple[int, ...]
+    backward_base: tuple[int, ...]
     backward_step: tuple[int, ...]
 
     @property
@@ -43,6 +48,22 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     def gradient_head(self) -> list[int]:
         """Per position, the earliest start of a D there."""
         return [h + f + t for h, f, t in zip(self.head, self.forward, self.turns_ns(), strict=True)]
+
+    def forward_by_ns(self, position: int, by_ns: int, most: int) -> int:
+        """Most work that F at a position can have done by a time, in at most `most` blocks."""
+        size = self.forward[position]
+        return min(
+            served_ns(by_ns, self.head[position], 0, size, most),
+            served_ns(by_ns, self.forward_base[position], self.forward_step[position], size, most),
+        )
+
+    def input_grad_within_ns(self, position: int, within_ns: int, most: int) -> int:
+        """Most work that D at a position can do in the last `within_ns` of a schedule, in at most `most` blocks."""
+        size = self.input_grad[position]
+        return min(
+            served_ns(within_ns, self.tail[position], 0, size, most),
+            served_ns(within_ns, self.backward_base[position], self.backward_step[position], size, most),
+        )
 
     def up_ns(self, first: int, last: int) -> int:
         """From the end of F at position `first` to the earliest start of F at `last` > `first`, same microbatch."""
@@ -78,7 +99,9 @@ def paths_of(problem: Problem) -> Paths:
     backward_delay = [hop.delay_ns for hop in problem.backward_hops]
     head: list[int] = []
     tail: list[int] = []
+    forward_base: list[int] = []
     forward_step: list[int] = []
+    backward_base: list[int] = []
     backward_step: list[int] = []
     for position in range(problem.positions):
         arrival = head[-1] + forward[position - 1] + forward_delay[position - 1] if position else 0
@@ -86,6 +109,10 @@ def paths_of(problem: Problem) -> Paths:
         own = weight_grad[position] + reduce[position]
         further = backward_delay[position - 1] + input_grad[position - 1] + tail[-1] if position else 0
         tail.append(max(own, further))
+        way = forward[position - 1] + forward_delay[position - 1] if position else gather[0]
+        forward_base.append(way + (forward_base[-1] if position else 0))
+        way = backward_delay[position - 1] + input_grad[position - 1] if position else own
+        backward_base.append(way + (backward_base[-1] if position else 0))
         for steps, block, hops in (
             (forward_step, forward, problem.forward_hops),
             (backward_step, input_grad, problem.backward_hops),
@@ -103,6 +130,8 @@ def paths_of(problem: Problem) -> Paths:
         reduce=tuple(reduce),
         head=tuple(head),
         tail=tuple(tail),
+        forward_base=tuple(forward_base),
         forward_step=tuple(forward_step),
+        backward_base=tuple(backward_base),
         backward_step=tuple(backward_step),
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from crosspipe.problem import Problem
-from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns, served_ns
+from crosspipe.solver.bounds.knapsack import Item, Pair, most_gradient_work_ns, most_work_ns
 from crosspipe.solver.bounds.paths import Paths
 
 
@@ -88,8 +88,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         items = []
         for c in range(chunks_before):
             most = n if c < problem.chunks - 1 else most_last
-            arrived = served_ns(by_ns, paths.head[here[c]], paths.forward_step[here[c]], forward[c], most)
-            items.append(Item(forward[c], keep[c], arrived))
+            items.append(Item(forward[c], keep[c], paths.forward_by_ns(here[c], by_ns, most)))
         return most_work_ns(items, capacity)
 
     def lead(most_last: int) -> int:
@@ -119,10 +118,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         if c > 0:
             reach += paths.input_grad[here[c]] + paths.down_ns(here[c], here[c - 1])
     last = turn + paths.input_grad[here[-1]] + paths.tail[here[-1]]  # from the end of the last F to the very end
-    others = [
-        served_ns(last, paths.tail[p], paths.backward_step[p], paths.input_grad[p], n) - paths.input_grad[p]
-        for p in here
-    ]
+    others = [paths.input_grad_within_ns(p, last, n) - paths.input_grad[p] for p in here]
     drain_ns = max(*drain, last - own - owed(others))
 
     fits = None if limit is None or sum(keep) == 0 else (limit - take) // sum(keep)
@@ -130,7 +126,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
     lead_ns = lead(n)
     if fits is None or n <= fits:
         fill = max(paths.head[here[c]] + n * sum(forward[c:]) for c in chunks)
-        fill = max(fill, paths.head[here[-1]] + (n - 1) * paths.forward_step[here[-1]] + forward[-1])
+        fill = max(fill, paths.forward_base[here[-1]] + (n - 1) * paths.forward_step[here[-1]] + forward[-1])
         all_forward_first = max(max(first_gradient, fill) + n * sum(gradient) + after, fill + last)
         value = max(work + lead_ns, work + drain_ns, min(work + lead(n - 1) + drain_ns, all_forward_first))
     else:

@@ -91,7 +91,10 @@ def _excess_ns(paths: Paths, last: MessageClass, count: int, first: int, second:
     between = paths.down_ns(first, second)
     base = count * step + last.after_ns
     release = [(j + 1) * step + arrival for j in range(count)]
-    after = [paths.tail[second] + (count - 1 - j) * paths.backward_step[second] for j in range(count)]
+    after = [
+        max(paths.tail[second], paths.backward_base[second] + (count - 1 - j) * paths.backward_step[second])
+        for j in range(count)
+    ]
     best = base + enough
 
     def search(i: int, j: int, time: int, ready: tuple[int, ...], end: int) -> None:

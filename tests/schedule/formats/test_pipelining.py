@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_problems import RUNNABLE_CASES
 
 from crosspipe.errors import ArtifactError, Deadlock, FieldError, UsageError
 from crosspipe.problem import Problem
@@ -253,8 +254,8 @@ def test_an_order_that_cannot_run_cannot_be_lowered():
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_runnable_order_survives_with_and_without_communication(runnable_cases, data):
-    problem, schedule = data.draw(runnable_cases)
+def test_any_runnable_order_survives_with_and_without_communication(data):
+    problem, schedule = data.draw(RUNNABLE_CASES)
     if problem.weight_grad_pieces > 1 or problem.stages == 1:  # one rank: loop and wave look alike
         return
     for communication in (False, True):

@@ -1,77 +1,10 @@
-"""Random small problems of every kind, and an optimum that another solver proves."""
+"""The optimum of a small problem by another road: CP-SAT with free starts, written from the performance model alone."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
-import pytest
 from ortools.sat.python import cp_model
 
-from crosspipe.problem import BlockCost, DataParallel, Hop, Problem
-
-
-def random_problem(seed: int) -> Problem:
-    """A small problem: heterogeneous blocks and memory, W > D, shared wires, DP, recomputation, fused B."""
-    rng = random.Random(seed)
-    traversal = rng.choice(("ud", "ud", "wave", "loop"))
-    stages = rng.choice((1, 2, 2, 3)) if traversal == "ud" else rng.choice((1, 2, 2))
-    chunks = 1 if traversal == "ud" else 2
-    microbatches = rng.choice((1, 2, 3, 4)) if traversal == "ud" else rng.choice((1, 2, 3))
-    uniform = rng.random() < 0.3
-
-    def cost() -> BlockCost:
-        keep, take = rng.randint(0, 4), rng.choice((0, 0, rng.randint(0, 3)))
-        by_d = rng.randint(0, keep + take)
-        d, w = rng.randint(1, 5), rng.randint(0, 5)
-        return BlockCost(
-            forward_ns=rng.randint(1, 4),
-            input_grad_ns=d,
-            weight_grad_ns=w,
-            fused_backward_ns=rng.choice((None, None, None, rng.randint(1, d + w))),
-            forward_keep_bytes=keep,
-            input_grad_take_bytes=take,
-            input_grad_release_bytes=by_d,
-            weight_grad_release_bytes=keep + take - by_d,
-        )
-
-    same = cost()
-    costs = tuple(tuple(same if uniform else cost() for _ in range(chunks)) for _ in range(stages))
-    largest = rng.choice((0, 2, 8))
-    wires = rng.choice((("a",), ("a", "b"), ("a", "b", "c", "d"), (None,)))
-
-    def hop() -> Hop:
-        wire = rng.choice(wires)
-        return Hop(latency_ns=rng.randint(0, largest), serialisation_ns=rng.randint(0, largest // 2), wire=wire)
-
-    def inside(position: int) -> bool:
-        return (traversal == "wave" and position == stages - 1) or stages == 1
-
-    hops = [tuple(Hop() if inside(k) else hop() for k in range(stages * chunks - 1)) for _ in "FD"]
-    needs = []
-    for row in costs:
-        held = [sum(c.forward_keep_bytes for c in row[: i + 1]) + c.input_grad_take_bytes for i, c in enumerate(row)]
-        needs.append(max(held))
-    slack = rng.choice((0, 2, 6, None))
-    parallel: tuple[tuple[DataParallel, ...], ...] = ()
-    if rng.random() < 0.25:
-        gather = rng.random() < 0.5
-        parallel = tuple(
-            tuple(DataParallel(reduce=hop(), gather=hop() if gather else None) for _ in range(chunks))
-            for _ in range(stages)
-        )
-    return Problem(
-        traversal=traversal,
-        stages=stages,
-        chunks=chunks,
-        microbatches=microbatches,
-        costs=costs,
-        forward_hops=hops[0],
-        backward_hops=hops[1],
-        activation_limit_bytes=tuple(None if slack is None else need + rng.randint(0, slack) for need in needs),
-        sites=tuple(range(stages)),
-        data_parallel=parallel,
-    )
+from crosspipe.problem import Hop, Problem
 
 
 def optimum_ns(problem: Problem, time_limit_s: float = 10.0) -> int | None:
@@ -164,15 +97,3 @@ def optimum_ns(problem: Problem, time_limit_s: float = 10.0) -> int | None:
     solver.parameters.max_time_in_seconds = time_limit_s
     status = solver.solve(model)
     return round(solver.objective_value) if status == cp_model.OPTIMAL else None
-
-
-@pytest.fixture(scope="session")
-def make_problem() -> Callable[[int], Problem]:
-    """A random small problem by seed."""
-    return random_problem
-
-
-@pytest.fixture(scope="session")
-def optimum() -> Callable[[Problem], int | None]:
-    """The optimum of a small problem, by CP-SAT, in ns."""
-    return optimum_ns
