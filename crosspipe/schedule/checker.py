@@ -12,7 +12,7 @@ import msgspec
 
 from crosspipe.errors import Deadlock, FieldError
 from crosspipe.problem import Problem
-from crosspipe.schedule.order import Block, Message, Schedule, block_faults, message_faults
+from crosspipe.schedule.order import Block, Message, Schedule, block_faults, message_faults, require_size
 from crosspipe.schedule.simulation import simulate
 from crosspipe.schedule.timeline import Timeline
 
@@ -38,6 +38,7 @@ def check(problem: Problem, schedule: Schedule) -> list[Violation]:
     """
     try:
         schedule.check_fits(problem)
+        require_size(problem)
     except FieldError as error:
         return [Violation("shape", str(error))]
     found = [

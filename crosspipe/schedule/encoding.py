@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
 from crosspipe.schedule.compiling import compiled
-from crosspipe.schedule.order import BLOCK_KINDS, MAX_PIECES, MESSAGE_KINDS, Schedule
+from crosspipe.schedule.order import (
+    BLOCK_KINDS,
+    MAX_PIECES,
+    MESSAGE_KINDS,
+    Block,
+    Schedule,
+    columns,
+    require_size,
+)
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -22,8 +30,8 @@ Flags = NDArray[np.bool_]
 FORWARD, INPUT_GRAD, WEIGHT_GRAD, FUSED = range(4)  # block kinds F, D, W, B
 GATHER, REDUCE = 2, 3  # message kinds, as in MESSAGE_KINDS; those of F and D are as the blocks'
 
-_PIECE_BITS, _CHUNK_BITS, _MICROBATCH_BITS = 12, 8, 24
-_MAX_CHUNKS, _MAX_MICROBATCHES = 2**_CHUNK_BITS, 2**_MICROBATCH_BITS
+_PIECE_BITS, _CHUNK_BITS = 12, 8  # the microbatch has the rest
+_MAX_CHUNKS = 2**_CHUNK_BITS
 
 
 class CompiledProblem(NamedTuple):
@@ -75,13 +83,12 @@ def message_code(problem: CompiledProblem, kind: int, position: int, microbatch:
 
 
 def compile_problem(problem: Problem) -> CompiledProblem:
-    """The Problem as integer arrays. Raises FieldError above 256 chunks or 2**24 microbatches."""
-    for field, value, most in (
-        ("chunks", problem.chunks, _MAX_CHUNKS),
-        ("microbatches", problem.microbatches, _MAX_MICROBATCHES),
-    ):
-        if value > most:
-            raise FieldError(field, value, "is more than the compiled model packs", f"use at most {most}")
+    """The Problem as integer arrays. Raises FieldError above 256 chunks or `order.MOST_BLOCKS` blocks."""
+    require_size(problem)
+    if problem.chunks > _MAX_CHUNKS:
+        raise FieldError(
+            "chunks", problem.chunks, "is more than the compiled model packs", f"use at most {_MAX_CHUNKS}"
+        )
     positions = problem.positions
     places = [problem.place(k) for k in range(positions)]
     costs = [problem.costs[stage][chunk] for stage, chunk in places]
@@ -130,11 +137,8 @@ def encode(problem: Problem, schedule: Schedule) -> EncodedSchedule:
     schedule.check_runs_on(problem)
     width = max((len(order) for order in schedule.orders), default=0)
     orders = np.zeros((problem.stages, width), dtype=np.int64)
-    code = block_code.py_func  # type: ignore[attr-defined]
     for stage, order in enumerate(schedule.orders):
-        orders[stage, : len(order)] = [
-            code(BLOCK_KINDS.index(b.kind), b.chunk, b.microbatch, b.piece, b.pieces) for b in order
-        ]
+        orders[stage, : len(order)] = block_code.py_func(*_numbers(order))  # type: ignore[attr-defined]
     wires = [schedule.messages.get(name) for name in problem.wires]
     listed_lengths = np.array([-1 if order is None else len(order) for order in wires], dtype=np.int64)
     listed = np.zeros((len(wires), max([0, *listed_lengths])), dtype=np.int64)
@@ -144,6 +148,14 @@ def encode(problem: Problem, schedule: Schedule) -> EncodedSchedule:
             listed[i, j] = row * problem.microbatches + microbatch
     lengths = np.array([len(order) for order in schedule.orders], dtype=np.int64)
     return EncodedSchedule(orders, lengths, listed, listed_lengths)
+
+
+def _numbers(order: tuple[Block, ...]) -> Ints:
+    """`columns` of an order that `check_runs_on` has passed; its numbers may be of any integral type."""
+    rows = columns(order)
+    if rows is not None:
+        return rows
+    return np.array([(BLOCK_KINDS.index(b.kind), *map(int, b[1:])) for b in order], dtype=np.int64).T
 
 
 @compiled

@@ -11,6 +11,8 @@ from numbers import Integral
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from crosspipe.errors import FieldError
 from crosspipe.problem import Problem
@@ -18,6 +20,7 @@ from crosspipe.problem import Problem
 BLOCK_KINDS = ("F", "D", "W", "B")
 MESSAGE_KINDS = ("F", "D", "gather", "reduce")
 MAX_PIECES = 4095  # of one W; the compiled model packs it in 12 bits
+MOST_BLOCKS = 1_000_000  # of a problem; 128 stages with 2600 microbatches have as many, in a GB of memory
 
 
 class Block(NamedTuple):
@@ -133,8 +136,27 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         `crosspipe.schedule.check`.
         """
         self.check_fits(problem)
+        require_size(problem)
         for where, wrong in [*block_faults(problem, self.orders), *message_faults(problem, self.messages)]:
             raise FieldError(where, wrong.what, wrong.why, wrong.remedy)
+
+
+def require_size(problem: Problem) -> None:
+    """Raises FieldError, naming the largest count that goes, if there are more than `MOST_BLOCKS` blocks or a W has
+    more than `MAX_PIECES` pieces."""
+    n, pieces, positions = problem.microbatches, problem.weight_grad_pieces, problem.positions
+    if pieces > MAX_PIECES:
+        raise FieldError("weight_grad_pieces", pieces, "are more pieces than a W has", f"use at most {MAX_PIECES}")
+    blocks = positions * n * (2 + pieces)
+    if blocks <= MOST_BLOCKS:
+        return
+    field, value, most = "stages", problem.stages, MOST_BLOCKS // (3 * problem.chunks)
+    if 3 * positions * n <= MOST_BLOCKS:
+        field, value, most = "weight_grad_pieces", pieces, MOST_BLOCKS // (positions * n) - 2
+    elif 3 * positions <= MOST_BLOCKS:
+        field, value, most = "microbatches", n, max(1, MOST_BLOCKS // (positions * (2 + pieces)))
+    wrong = f"makes {blocks} blocks, more than the {MOST_BLOCKS} that are scheduled"
+    raise FieldError(field, value, wrong, f"use at most {most}")
 
 
 class Fault(NamedTuple):
@@ -148,6 +170,8 @@ class Fault(NamedTuple):
 def block_faults(problem: Problem, orders: tuple[tuple[Block, ...], ...]) -> Iterator[tuple[str, Fault]]:
     """Blocks that do not exist, or stand twice (D and B of one microbatch do the same work): (dotted field, Fault)."""
     for stage, order in enumerate(orders):
+        if _faultless(problem, order):
+            continue
         seen: set[tuple[str | int, ...]] = set()
         for i, block in enumerate(order):
             kind, chunk, microbatch, piece, pieces = block
@@ -176,6 +200,37 @@ def block_faults(problem: Problem, orders: tuple[tuple[Block, ...], ...]) -> Ite
                 if work in seen:
                     yield where, Fault(str(block), "the order has this work before", "list each block once")
                 seen.add(work)
+
+
+def columns(order: tuple[Block, ...]) -> NDArray[np.int64] | None:
+    """Kind (index in BLOCK_KINDS), chunk, microbatch, piece, pieces of a stage's blocks, a row each; None where they
+    are not all known kinds and plain integers."""
+    if not order:
+        return np.empty((5, 0), dtype=np.int64)
+    kinds, *numbers = zip(*order, strict=True)
+    plain = all(set(map(type, column)) == {int} for column in numbers)
+    if not plain or not set(kinds) <= set(BLOCK_KINDS):
+        return None
+    try:
+        return np.array([list(map(BLOCK_KINDS.index, kinds)), *numbers], dtype=np.int64)
+    except OverflowError:
+        return None
+
+
+def _faultless(problem: Problem, order: tuple[Block, ...]) -> bool:
+    """Whether `block_faults` would find nothing on a stage, for all of it at once; False also where it cannot tell."""
+    rows = columns(order)
+    if rows is None:
+        return False
+    kind, chunk, microbatch, piece, pieces = rows
+    weight_grad = kind == BLOCK_KINDS.index("W")
+    known = (chunk >= 0) & (chunk < problem.chunks) & (microbatch >= 0) & (microbatch < problem.microbatches)
+    cut = (piece >= 0) & (piece < pieces) & (pieces <= MAX_PIECES) & (weight_grad | (pieces == 1))
+    if not (known & cut).all():
+        return False
+    work = np.where(kind == BLOCK_KINDS.index("B"), BLOCK_KINDS.index("D"), kind)
+    same = ((work * problem.chunks + chunk) * problem.microbatches + microbatch) * (MAX_PIECES + 1) + piece
+    return len(np.unique(same)) == len(same)
 
 
 def message_faults(problem: Problem, messages: dict[str, tuple[Message, ...]]) -> Iterator[tuple[str, Fault]]:

@@ -14,6 +14,7 @@ import msgspec
 from crosspipe.errors import UsageError
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule
+from crosspipe.schedule.order import require_size
 from crosspipe.solver import exact
 from crosspipe.solver.bounds import lower_bound
 from crosspipe.solver.certify import Found, certified
@@ -91,7 +92,8 @@ def solve(
     interrupt (SIGINT) during a search ends it with the best so far.
 
     Raises UsageError for an unknown name, a schedule of another traversal, or an option that makes no sense;
-    FieldError where the family does not allow the counts; Infeasible where the schedule does not fit the memory.
+    FieldError where the family does not allow the counts, or there are more than `MOST_BLOCKS` blocks; Infeasible where
+    the schedule does not fit the memory.
     """
     started = time.monotonic()
     entry = SCHEDULES.get(name)
@@ -114,6 +116,7 @@ def solve(
     hints = () if hint is None else (hint,) if isinstance(hint, Schedule) else tuple(hint)
     for one in hints:
         one.check_fits(problem)
+    require_size(problem)
     problem.check_memory_floor()
     request = Request(
         bound=lower_bound(problem),
