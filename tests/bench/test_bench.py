@@ -103,7 +103,7 @@ def test_only_what_the_bar_asks_little_of_gets_little_time(support: SimpleNamesp
         for traversal in family.traversals:
             must = support.bar.BARS.get((family.name, traversal), support.bar.REPORTED).must
             judged = must is not None and must.gap is not None
-            assert family.limit_s(traversal) == (60 if judged else 15), (family.name, traversal)
+            assert family.limit_s(traversal) == (60 if judged else 10), (family.name, traversal)
 
 
 def test_keys_are_unique_and_random_problems_can_be_solved(support: SimpleNamespace) -> None:
@@ -135,8 +135,8 @@ def test_keys_are_unique_and_random_problems_can_be_solved(support: SimpleNamesp
         (("64x128, limit 64", "ud", "(0, 0)"), {"makespan_ns": 100, "first_s": 1.5}, "**missed**", True),
         (("64x128, limit 64", "ud", "(0, 0)"), {"makespan_ns": 100, "first_s": 0.9}, "aim met", False),
         # must: the first schedule in 1 s, however long the search
-        (("64x128, limit 64", "wave", "(0, 0)"), {"first_s": 0.9, "time_limit_s": 15.0}, "must met", False),
-        (("64x128, limit 64", "wave", "(0, 0)"), {"first_s": 1.1, "time_limit_s": 15.0}, "**missed**", True),
+        (("64x128, limit 64", "wave", "(0, 0)"), {"first_s": 0.9, "time_limit_s": 10.0}, "must met", False),
+        (("64x128, limit 64", "wave", "(0, 0)"), {"first_s": 1.1, "time_limit_s": 10.0}, "**missed**", True),
         # nothing is asked, but never invalid and never worse than static
         (("four sites, 8x16, limit 8", "ud", "(0, 0)"), {"makespan_ns": 150}, "reported", None),
         (("four sites, 8x16, limit 8", "ud", "(0, 0)"), {"statics": {"1f1b": 119}}, "**worse than static**", True),
