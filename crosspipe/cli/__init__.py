@@ -27,6 +27,7 @@ VERBS = {
     "check": "is a schedule valid: order, dependencies, memory, deadlock",
     "show": "a problem, schedule, link table or run as a picture",
     "convert": "between JSON, PyTorch pipelining CSV, Chrome trace and GOAL",
+    "advise": "which schedule, traversal and split, in what time, and which single change helps most",
     "store": "what the artifact store keeps, for which campaigns; remove the rest",
     "doctor": "what this machine offers, what is missing, and the command that brings it",
 }
@@ -100,6 +101,8 @@ def _dispatch(given: list[str]) -> int:
         return int(end.code or 0)
     if verb in ("solve", "simulate", "check", "show", "convert"):
         from crosspipe.cli import files as home
+    elif verb == "advise":
+        from crosspipe.cli import advise as home  # type: ignore[no-redef]
     else:
         from crosspipe.cli import campaigns as home  # type: ignore[no-redef]
     return int(getattr(home, verb)(options))

@@ -59,6 +59,10 @@ def make_parser(verb: str, does: str) -> argparse.ArgumentParser:
         add("source", type=path, metavar="IN", help=".json schedule or timeline, or pipelining .csv")
         add("target", type=path, metavar="OUT", help=".json, .csv, .trace.json or .goal")
         add("--problem", type=path, metavar="PROBLEM.json", help="needed where times or messages are written")
+    if verb == "advise":
+        add("what", nargs="+", metavar="PROBLEM.json | OVERRIDE", help="a problem, or overrides as of crosspipe run")
+        add("--time-limit", type=float, default=3.0, metavar="S", help="seconds each search may take (default 3)")
+        add("--workers", type=int, metavar="N", help="threads of a search (default: the CPUs of this process)")
     if verb == "store":
         add("action", choices=("ls", "gc"), help="ls: list; gc: remove what no campaign uses and nobody makes")
         add("--store", type=path, default=Path("crosspipe-store"), metavar="DIR", help="default crosspipe-store")
@@ -80,5 +84,8 @@ _EPILOGS = {
     "show": "example: crosspipe show schedule.json --problem problem.json",
     "convert": "examples:\n  crosspipe convert schedule.json schedule.csv\n"
     "  crosspipe convert schedule.json run.trace.json --problem problem.json",
+    "advise": "examples:\n  crosspipe advise problem.json\n"
+    "  crosspipe advise model=llama3_405b costs=analytic network=cross_region pipeline.stages=16 pipeline.replicas=4\n"
+    "some twenty searches: with --time-limit 3 about a minute, with more the gaps get smaller",
     "store": "examples:\n  crosspipe store ls\n  crosspipe store gc --dry-run",
 }
