@@ -64,7 +64,7 @@ def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], 
 
 def blocks(making: Making, context: Context) -> None:
     """blocks.json: time, memory and bytes of every block, in a process with the allocator set for it; where the costs
-    are given or counted, just those. With `every_node` all nodes of the job profile, and nodes.json says what each took."""
+    are given or counted, just those. With `every_node` all nodes profile, and nodes.json says what each took."""
     config = making.request.config
     if "costs" in config:
         costs = msgspec.convert(config["costs"], CostsConfig)

@@ -20,6 +20,13 @@ SLOW = 1.1
 _TIMES = ("forward_ns", "input_grad_ns", "weight_grad_ns", "fused_backward_ns")
 
 
+class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="node_profiles"):
+    """The same profile as made on each node; on nodes with several devices, `node.device`."""
+
+    schema: int = 1
+    by_node: dict[str, BlockCosts]
+
+
 def costs_of_nodes(by_node: Mapping[str, BlockCosts], node_of_stage: Sequence[str] | None = None) -> BlockCosts:
     """The costs of a pipeline from the same profile made on several nodes, with findings about slow ones.
 

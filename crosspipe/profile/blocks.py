@@ -54,11 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(config: ModelConfig, split: Split, options: argparse.Namespace) -> BlockCosts:
+    device = options.device
+    if options.per_node and device == "cuda":  # each task of a node has a device of its own
+        device = f"cuda:{os.environ.get('SLURM_LOCALID', '0')}"
     return profile_blocks(
         config,
         split,
         traversal=options.traversal,
-        device=options.device,
+        device=device,
         repetitions=options.repetitions,
         budget_s=options.budget_s,
         seed=options.seed,

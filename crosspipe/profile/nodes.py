@@ -1,7 +1,7 @@
-"""One blocks.json from those of many nodes: `python -m crosspipe.profile.nodes DIR` reads every DIR/blocks.NODE.json.
+"""One blocks.json from those of many nodes: `python -m crosspipe.profile.nodes DIR` takes every DIR/blocks.NODE.json.
 
 On a cluster, `srun --ntasks-per-node=1 python -m crosspipe.profile.blocks … --per-node true --out DIR` writes them, one
-a node, or one a GPU with as many tasks as GPUs.
+a node, or one a GPU with as many tasks as GPUs. What each node took is kept in `nodes.json`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pathlib import Path
 
 from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.problem import BlockCosts
-from crosspipe.problem.nodes import costs_of_nodes
+from crosspipe.problem.nodes import NodeProfiles, costs_of_nodes
 from crosspipe.store import load, save
+
+PARTS = "blocks.*.json"
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -28,10 +30,24 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str:
 
 def read_nodes(directory: Path) -> dict[str, BlockCosts]:
     """The costs of every `blocks.NODE.json` in `directory`, by node; ArtifactError where there is none."""
-    files = sorted(directory.glob("blocks.*.json"))
+    files = sorted(directory.glob(PARTS))
     if not files:
         raise ArtifactError(f"{directory}: holds no blocks.NODE.json; profile with --per-node true --out {directory}")
     return {path.name.removeprefix("blocks.").removesuffix(".json"): load(path, BlockCosts) for path in files}
+
+
+def merge(directory: Path, node_of_stage: Sequence[str] | None = None) -> BlockCosts:
+    """Puts the files of all nodes in `directory` into `blocks.json` (returned) and `nodes.json`, and removes them.
+
+    Raises ArtifactError where there are none, FieldError where they do not belong together.
+    """
+    by_node = read_nodes(directory)
+    costs = costs_of_nodes(by_node, node_of_stage)
+    save(directory / "nodes.json", NodeProfiles(by_node=by_node))
+    save(directory / "blocks.json", costs)
+    for path in directory.glob(PARTS):
+        path.unlink()
+    return costs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         placement = None if options.placement is None else options.placement.split(",")
-        costs = costs_of_nodes(read_nodes(options.directory), placement)
-        print(f"written: {save(options.directory / 'blocks.json', costs)} ({costs.environment['nodes']})")
+        costs = merge(options.directory, placement)
+        print(f"written: {options.directory / 'blocks.json'} ({costs.environment['nodes']})")
     except CrosspipeError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from crosspipe.problem import BlockCosts
+from crosspipe.problem.nodes import NodeProfiles
 from crosspipe.profile import blocks
 from crosspipe.profile.nodes import main, node_name
 from crosspipe.store import load
@@ -25,8 +26,10 @@ def test_profiles_of_two_nodes_become_one(
     for node, rate in (("a", "1"), ("b", "2")):
         monkeypatch.setenv("SLURMD_NODENAME", node)
         assert blocks.main([*options, "--tflop-per-s", rate]) == 0
-    assert main([str(tmp_path), "--placement", "b,a"]) == 0
     fast, slow = (load(tmp_path / f"blocks.{node}.json", BlockCosts).blocks for node in "ba")
+    assert main([str(tmp_path), "--placement", "b,a"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blocks.json", "nodes.json"]
+    assert load(tmp_path / "nodes.json", NodeProfiles).by_node["a"].blocks == slow
     assert load(tmp_path / "blocks.json", BlockCosts).blocks == (fast[0], slow[1])
     assert "stage 0 on b, stage 1 on a" in capsys.readouterr().out
     assert main([str(tmp_path / "empty")]) == 1
