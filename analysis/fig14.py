@@ -40,8 +40,8 @@ def draw(table: pl.DataFrame) -> plt.Figure:
         for name, look in looks.items():
             own = table.filter(pl.col("schedule") == name)
             line = {"marker": look.marker, "color": look.colour, "mfc": "none"}
-            upper.plot(own["stages"], own["gap_percent"], look.dashes, label=name, **line)
-            lower.plot(own["stages"], own["solver_wall_s"], look.dashes, **line)
+            upper.plot(own["stages"], own["gap_percent"], linestyle=look.dashes, label=name, **line)
+            lower.plot(own["stages"], own["solver_wall_s"], linestyle=look.dashes, **line)
         upper.axhline(1, color="black", linewidth=0.8, linestyle=":")
         upper.set_ylabel("gap to the proven bound (%)")
         lower.set_ylabel("time spent (s)")

@@ -43,7 +43,7 @@ def draw_curves(table: pl.DataFrame) -> plt.Figure:
                 axis.plot(
                     own[column],
                     own["slowdown"],
-                    look.dashes,
+                    linestyle=look.dashes,
                     marker=look.marker,
                     color=look.colour,
                     label=name,

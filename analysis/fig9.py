@@ -82,14 +82,14 @@ def draw(table: pl.DataFrame) -> plt.Figure:
                     "bandwidth_gb_per_s"
                 )
                 axis.plot(
-                    own["bandwidth_gb_per_s"], own["data_parallel_over_pipeline"], look.dashes, marker=look.marker,
-                    color=look.colour, fillstyle=fill, label=f"{name}, {latency:g} ms",
+                    own["bandwidth_gb_per_s"], own["data_parallel_over_pipeline"], linestyle=look.dashes,
+                    marker=look.marker, color=look.colour, fillstyle=fill, label=f"{name}, {latency:g} ms",
                 )  # fmt: skip
         axis.axhline(1, color="black", linewidth=0.8)
         axis.plot([4], [3.05], "kx", label="published, 4 GB/s")
         axis.set_xscale("log", base=2)
-        axis.set_xlabel("bandwidth of the site pair (GB/s), shared by 64 replicas")
-        axis.set_ylabel("time with DP across sites\nover PP across sites (simulated)")
+        axis.set_xlabel("bandwidth of the site pair (GB/s)")
+        axis.set_ylabel("DP over PP across sites\n(times, simulated)")
         figure.legend(loc="outside lower center", ncols=2)
     return figure
 

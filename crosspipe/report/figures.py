@@ -122,7 +122,7 @@ def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Fig
             _side_by_side(axes, rows, delays, looks, kind)
         else:
             _along(axes, rows, along, looks, kind)
-        axes.set_ylabel(f"{kind} time (ms)")
+        axes.set_ylabel("iteration time (ms)" if kind == "iteration" else "makespan (ms)")
         axes.set_title(f"lines: simulated; points: {origin_words(rows)}")
         _legend(axes, rows, looks, "-" if along is None else None)
     return figure
@@ -198,7 +198,9 @@ def _along(
     for name, own in _by_schedule(rows).items():
         own = sorted(own, key=lambda r: r[column])
         look = looks[name]
-        axes.plot([r[column] for r in own], [r[f"predicted_{kind}_ms"] for r in own], look.dashes, color=look.colour)
+        axes.plot(
+            [r[column] for r in own], [r[f"predicted_{kind}_ms"] for r in own], linestyle=look.dashes, color=look.colour
+        )
         _measured(axes, [r[column] for r in own], own, look)
     floors = sorted(_floors(rows, column, kind).items())
     axes.plot([x for x, _ in floors], [y for _, y in floors], ":", color=INK, linewidth=1)
