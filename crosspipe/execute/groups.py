@@ -55,28 +55,32 @@ class DistGroup:
         rank = dist.get_rank()
         self.index = self.ranks.index(rank) if rank in self.ranks else -1
 
+    def wait(self, work: dist.Work) -> None:
+        """Until a collective of this group is done."""
+        work.wait(timedelta(seconds=self.timeout_s))
+
     def sum(self, tensor: Tensor) -> Pending:
         """See `Group`."""
-        return _Pending(self, [dist.all_reduce(tensor, group=self._group, async_op=True)])
+        return _Pending(self, dist.all_reduce(tensor, group=self._group, async_op=True))
 
     def sum_shards(self, tensor: Tensor, shard: Tensor) -> Pending:
         """See `Group`."""
-        return _Pending(self, [dist.reduce_scatter_tensor(shard, tensor, group=self._group, async_op=True)])
+        return _Pending(self, dist.reduce_scatter_tensor(shard, tensor, group=self._group, async_op=True))
 
     def gather(self, tensor: Tensor, shard: Tensor) -> Pending:
         """See `Group`."""
-        return _Pending(self, [dist.all_gather_into_tensor(tensor, shard, group=self._group, async_op=True)])
+        return _Pending(self, dist.all_gather_into_tensor(tensor, shard, group=self._group, async_op=True))
 
 
 class _Pending:
-    def __init__(self, group: DistGroup, works: list[dist.Work]) -> None:
-        self._group, self._works = group, works
+    def __init__(self, group: DistGroup, work: dist.Work | None) -> None:
+        assert work is not None  # None is for those outside the group
+        self._group, self._work = group, work
 
     def wait(self) -> None:
-        """See `Pending`. On a GPU the device waits, not the host."""
+        """See `Pending`."""
         try:
-            for work in self._works:
-                work.wait(timedelta(seconds=self._group.timeout_s))
+            self._group.wait(self._work)
         except RuntimeError as error:
             reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip()).splitlines()[0].split(". ")[0]
             others = ", ".join(map(str, self._group.ranks))

@@ -72,6 +72,10 @@ class NcclGroup(DistGroup):
 
     backend = "nccl"
 
+    def wait(self, work: dist.Work) -> None:
+        """The current stream waits, not the host: that is what a time-out here would make it do."""
+        work.wait()
+
 
 def check_nccl() -> None:
     """FieldError in one line where torch was built without NCCL or there is no GPU."""

@@ -118,11 +118,11 @@ class TrainingStep:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Puts back what `state` gave. Collective among the replicas with ZeRO-1."""
+        kinds = {key.partition(".")[0] for key in state} - {"parameter"}  # exp_avg, exp_avg_sq, step
         with torch.no_grad():
             for name, p in zip(self._names(), self._stepped, strict=True):
                 p.copy_(state[f"parameter.{name}"])
-                keys = [key for key in state if key.endswith(f".{name}") and not key.startswith("parameter.")]
-                self.optimizer.state[p] = {key.removesuffix(f".{name}"): state[key].clone() for key in keys}
+                self.optimizer.state[p] = {kind: state[f"{kind}.{name}"].to(p.device, copy=True) for kind in kinds}
         for bucket in self._buckets:
             bucket.start_gather()
             bucket.finish()

@@ -28,7 +28,7 @@ def replicated(*, zero1: bool):
 
 
 def session(directory, problem, **fields):
-    run = {"pace": None, "warmup": 0, "iterations": 3, **fields.pop("run", {})}
+    run = {"pace": None, "warmup": 0, "iterations": 3, "timeout_s": 60.0, **fields.pop("run", {})}
     made = session_of(directory, {"zbh1": solve(problem, "zbh1")}, problem, **run)
     return msgspec.structs.replace(made, **fields)
 

@@ -179,7 +179,8 @@ def test_what_is_kept_is_enough_to_go_on_to_the_last_bit(replicas, shard) -> Non
     whole, _ = train(config, split, "ud", replicas, shard=shard, iterations=range(4))
     first, steps = train(config, split, "ud", replicas, shard=shard, iterations=range(2))
     states = {rank: {name: value.clone() for name, value in step.state().items()} for rank, step in steps.items()}
-    second, _ = train(config, split, "ud", replicas, shard=shard, iterations=range(2, 4), states=states)
+    second, again = train(config, split, "ud", replicas, shard=shard, iterations=range(2, 4), states=states)
+    assert {rank: step.state().keys() for rank, step in again.items()} == {r: s.keys() for r, s in states.items()}
     for rank in range(2 * replicas):
         assert [t.loss for t in first[rank] + second[rank]] == [t.loss for t in whole[rank]]
         assert [t.gradient_norm for t in first[rank] + second[rank]] == [t.gradient_norm for t in whole[rank]]
