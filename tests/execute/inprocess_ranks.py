@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -20,22 +21,29 @@ from crosspipe.model import SplitBackward
 from crosspipe.problem import Problem
 
 WIDTH, ROWS = 16, 4
-FORMAT = Format((ROWS, WIDTH), "float32", ROWS * WIDTH * 4)
 
 
-def module_at(position: int) -> nn.Sequential:
+def format_of(dtype: str) -> Format:
+    return Format((ROWS, WIDTH), dtype, ROWS * WIDTH * getattr(torch, dtype).itemsize)
+
+
+FORMAT = format_of("float32")
+
+
+def module_at(position: int, dtype: str = "float32") -> nn.Sequential:
     """A small stage that depends on nothing but its position."""
     generator = torch.Generator().manual_seed(position)
     module = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 24), nn.GELU(), nn.Linear(24, WIDTH))
     with torch.no_grad():
         for p in module.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-    return module
+    return module.to(getattr(torch, dtype))
 
 
-def batch(iteration: int, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(iteration: int, microbatch: int, dtype: str = "float32") -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * iteration + microbatch)
-    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+    x, target = (torch.randn(ROWS, WIDTH, generator=generator).to(getattr(torch, dtype)) for _ in range(2))
+    return x, target
 
 
 def run_ranks(hub: Hub, body: Callable[[InProcessTransport], object]) -> list[object]:
@@ -70,10 +78,11 @@ def execute(
     step: Callable[[list[nn.Parameter]], Step] | None = None,
     replicas: Callable[[int], Replicas] = lambda rank: None,
     before: Callable[[Engine], Before] | None = None,
+    dtype: str = "float32",
 ) -> tuple[list[list[Trace]], dict[int, nn.Module]]:
     """Traces `[iteration][rank]` and the modules by position, after SGD with `rate` (or what `step` makes)."""
     hub = Hub(problem.stages)
-    modules = {position: module_at(position) for position in range(problem.positions)}
+    modules = {position: module_at(position, dtype) for position in range(problem.positions)}
     wires: dict[str, Wire] = {wire: OwnWire() for wire in problem.wires}
 
     def body(transport: InProcessTransport) -> list[Trace]:
@@ -95,8 +104,8 @@ def execute(
             transport=transport,
             clock=Clock(),
             wires=wires,
-            message_format=FORMAT,
-            batch=batch,
+            message_format=format_of(dtype),
+            batch=partial(batch, dtype=dtype),
             settings=settings,
             replicas=replicas(transport.rank),
         )

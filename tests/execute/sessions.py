@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
+
 from crosspipe.execute.spec import Point, RunConfig, Session
 from crosspipe.problem import Problem
 from crosspipe.problem.architecture import ModelConfig
@@ -27,7 +29,10 @@ def two_stages(*, milliseconds: float = 4) -> Problem:
     )
 
 
-def session_of(directory: Path, schedules: dict[str, Schedule], problem: Problem, **run: object) -> Session:
+def session_of(
+    directory: Path, schedules: dict[str, Schedule], problem: Problem, *, dtype: str = "float32", **run: object
+) -> Session:
+    """Points of a tiny model, its layers uneven on two stages; `run` are fields of the RunConfig."""
     save(directory / "problem.json", problem)
     points = []
     for label, schedule in schedules.items():
@@ -42,8 +47,8 @@ def session_of(directory: Path, schedules: dict[str, Schedule], problem: Problem
         )
     settings = {"pace": 1.0, "iterations": 2, "warmup": 1, "timeout_s": 5.0, "learning_rate": 0.01, **run}
     return Session(
-        model=MODEL,
-        layers=((2,), (1,)),
+        model=msgspec.structs.replace(MODEL, dtype=dtype),
+        layers={"ud": ((2,), (1,)), "loop": ((1, 1), (1, 0)), "wave": ((1, 0), (1, 1))}[problem.traversal],
         points=tuple(points),
         run=RunConfig(**settings),
         gradient_norm_ns=(1_000_000, 2_000_000),
