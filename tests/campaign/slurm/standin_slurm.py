@@ -1,9 +1,10 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -S -E
 """Stands in for sbatch, squeue, sacct, scancel, scontrol and srun, by the name it is called by.
 
 The folder in STANDIN_FOLDER holds `jobs.json` (what was submitted), `calls` (a line per call), `states.json` (what a
-test says of a job: state, reason) and what a test orders: `no-accounting`, `refuse` (sbatch fails), `kill-before-N` and
-`kill-after-N` (whoever calls sbatch for the Nth time dies before, or after, that job is made).
+test says of a job: state, reason) and what a test orders: `no-accounting`, `refuse` (sbatch fails), `away` (no
+controller answers), `kill-before-N` and `kill-after-N` (whoever calls sbatch for the Nth time dies before, or after,
+that job is made).
 """
 
 import json
@@ -69,8 +70,10 @@ def squeue():
     def line(name, job, state, reason=""):
         if "--format=%j|%F" in sys.argv:
             return f"{job['name']}|{name.partition('_')[0]}"
-        return "" if state in over else f"{name}|{state}|{job['at']}|n1|{reason or 'None'}"
+        return "" if state.split()[0] in over else f"{name}|{state}|{job['at']}|n1|{reason or 'None'}"
 
+    if (HERE / "away").exists():
+        sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     if len(given("--jobs").split(",")) == 1 and given("--jobs") not in ("", *read("jobs.json")):
         sys.exit("slurm_load_jobs error: Invalid job id specified")
     lines(line)
