@@ -25,6 +25,8 @@ def point_findings(artifacts: PointArtifacts, row: dict[str, Any]) -> list[Findi
     found += [Finding(name="stale_input", detail=f"{point}: {text}") for text in artifacts.stale]
     if artifacts.links is not None:
         found += artifacts.links.findings
+    if artifacts.blocks is not None:
+        found += artifacts.blocks.findings
     if artifacts.run is not None:
         found += [msgspec.structs.replace(f, detail=f"{point}: {f.detail}") for f in artifacts.run.findings]
     return found + [Finding(name=name, detail=f"{point}: {text}") for name, text in _met(artifacts, row)]
