@@ -13,6 +13,7 @@ from crosspipe.solver.certify import versions
 from crosspipe.solver.portfolio import usable_cpus
 
 DECIDING = ("problem/problem.py", "problem/traversal.py", "schedule/*.py", "solver/**/*.py")  # change a result
+ASKING = ("solver/advice.py",)  # only asks for results
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
@@ -52,6 +53,7 @@ def _cpu() -> str:
 def _sources() -> str:
     digest = hashlib.sha256()
     root = Path(crosspipe.__file__).parent
-    for source in sorted(source for pattern in DECIDING for source in root.glob(pattern)):
+    deciding = {source for pattern in DECIDING for source in root.glob(pattern)} - {root / name for name in ASKING}
+    for source in sorted(deciding):
         digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:12]
