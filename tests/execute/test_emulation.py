@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from types import SimpleNamespace
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from inprocess_ranks import run_ranks
 
-from crosspipe.execute.clock import Clock, CommonClock, _measure, agree_start
+from crosspipe.execute.clock import Clock, CommonClock, _measure, agree_start, fitted
 from crosspipe.execute.emulation import OwnWire, SharedWire, depart_unshared, open_wires
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.transport import Header
@@ -105,3 +106,27 @@ def test_the_offset_of_another_host_is_found_within_its_stated_error():
     clock = _measure(_OtherHost(offset))
     assert abs(clock.offset_ns - offset) <= clock.error_ns
     assert clock.error_ns < 20_000_000
+
+
+def test_a_drift_follows_from_two_estimates_far_enough_apart():
+    first = Clock(offset_ns=1_000_000, error_ns=10, since_ns=0)
+    assert fitted(first, Clock(offset_ns=1_050_000, since_ns=4_000_000_000)).drift_ppm == 0  # too soon to tell
+    clock = fitted(first, Clock(offset_ns=1_200_000, error_ns=7, since_ns=10_000_000_000))
+    assert clock.drift_ppm == 20  # 200 us in 10 s
+    assert (clock.offset_ns, clock.error_ns) == (1_200_000, 7)
+    # an hour after the last estimate it has gained another 72 ms
+    here = time.monotonic_ns()
+    late = clock._replace(since_ns=here - 3_600_000_000_000)
+    assert 73_200_000 <= late.now() - here <= 73_200_000 + 1_000_000_000
+
+
+def test_clocks_of_other_hosts_are_estimated_again_after_a_while(monkeypatch):
+    estimates = iter([Clock(5, 1, since_ns=0), Clock(60_005, 1, since_ns=6_000_000_000)])
+    monkeypatch.setattr(CommonClock, "_estimate", lambda self: next(estimates))
+    common = run_ranks(Hub(1), CommonClock)[0]
+    common._elsewhere = [1]
+    for begin_ms in (0, 4_999):  # nothing is measured before five seconds have passed
+        common.keep(SimpleNamespace(begin_ns=begin_ms * 1_000_000))
+        assert common.clock == Clock(5, 1)
+    common.keep(SimpleNamespace(begin_ns=5_000_000_000))
+    assert (common.clock.offset_ns, common.clock.drift_ppm) == (60_005, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,12 @@ import pytest
 from orders import schedule_of
 from sessions import of_our_ranks, session_of, two_stages, wait_until
 
+from crosspipe.cli import main
 from crosspipe.execute.failure import position_file
 from crosspipe.execute.position import read_position
 from crosspipe.execute.session import run_points, run_session
 from crosspipe.problem import Problem
-from crosspipe.schedule import Block, simulate
+from crosspipe.schedule import Block, Schedule, simulate
 from crosspipe.solver import solve
 from crosspipe.store import RunRecord, load, read_timelines, save
 
@@ -106,6 +108,9 @@ def test_a_rank_that_is_killed_or_stopped_ends_its_own_point_only(tmp_path, numb
     assert "action " in message
     assert "end of" in message
     assert "rank1.log: " in message
+    kept = load(tmp_path / "logs" / "point1.partial.json", RunRecord) if number == signal.SIGKILL else None
+    if kept is not None:  # what it finished before, though it had no time to say anything
+        assert len(kept.iterations) >= 2
     assert "\n" not in message
     assert when - hit[0][1] < 3.0 + 8.0  # the time-out, and the grace of everybody else
     assert not Path(failure.point.out, "run.json").exists()
@@ -115,6 +120,45 @@ def test_a_rank_that_is_killed_or_stopped_ends_its_own_point_only(tmp_path, numb
     # the first and the last point were trained alike, by different processes
     losses = [[i.loss for i in outcomes[label][0].record.iterations] for label in ("before", "after")]
     assert losses[0] == losses[1]
+
+
+def test_a_schedule_written_into_the_watched_file_takes_over_and_the_loss_goes_on(tmp_path):
+    problem = two_stages()
+    schedules = {label: solve(problem, "1f1b") for label in ("steady", "swapped")}
+    file = tmp_path / "next.json"
+    session = session_of(tmp_path, schedules, problem, iterations=12, swap_file=str(file), jitter_ms=1.0)
+    offered = {
+        1: solve(problem, "zbh1"),
+        5: Schedule(traversal="ud", stages=2, chunks=1, microbatches=4, orders=((), ())),
+    }
+
+    def offer(label: str, iteration: int, total: int) -> None:
+        if label == "swapped" and iteration >= min(offered, default=total):
+            save(file, offered.pop(min(offered)))
+
+    outcomes = run_session(session, on_progress=offer)
+    assert [o.failure for o in outcomes] == [None, None]
+    steady, swapped = (o.record for o in outcomes)
+    assert steady.swaps == ()
+    taken, refused = swapped.swaps
+    assert (taken.schedule_name, taken.refused) == ("zbh1", None)
+    assert taken.predicted_makespan_ns == simulate(problem, solve(problem, "zbh1")).makespan_ns
+    assert "stage 0 lacks" in refused.refused
+    assert [i.loss for i in swapped.iterations] == [i.loss for i in steady.iterations]
+    rows = read_timelines(Path(outcomes[1].point.out, "timelines.parquet"))
+    for measured, timeline in zip(swapped.measured, rows, strict=True):
+        name = "zbh1" if measured.index >= taken.iteration else "1f1b"
+        assert [b.block for b in timeline.blocks[1]] == list(solve(problem, name).orders[1])
+        assert sum(measured.excess_ns.values()) > 0  # jitter alone makes it longer than predicted
+        crossing = [m for m in timeline.messages if m.wire is not None]
+        assert all(m.arrival_ns - m.served_ns >= 4_000_000 for m in crossing)
+        assert len({m.arrival_ns - m.served_ns for m in crossing}) > 1
+    # a trace for Perfetto from the run's own file, and its critical path
+    trace = tmp_path / "run.trace.json"
+    assert main(["convert", str(Path(outcomes[1].point.out, "timelines.parquet")), str(trace)]) == 0
+    spans = [e for e in json.loads(trace.read_bytes())["traceEvents"] if e["ph"] == "X"]
+    assert sum(e["name"].startswith("W") for e in spans) == 2 * 4
+    assert rows[-1].critical_path()[-1].end_ns == rows[-1].end_ns
 
 
 def test_ranks_that_cannot_even_start_fail_every_point_once(tmp_path):
