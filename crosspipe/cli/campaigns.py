@@ -84,9 +84,22 @@ def status(options: Namespace) -> int:
         )
         if outcome.status == "failed" and trouble.log is not None:
             out.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
+    if found.scheduled:
+        _offer_to_exclude(options, out)
     if found.finished and not found.complete:
         out.print(f"nobody works on it now; to go on: crosspipe retry {options.directory}", markup=False)
     return 1 if found.troubles else 0
+
+
+def _offer_to_exclude(options: Namespace, out: Console) -> None:
+    from crosspipe.campaign.slow import slow_nodes
+
+    slow = slow_nodes(options.directory)
+    for node, why in slow.items():
+        out.print(f"slow node {node}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if slow:
+        names = ",".join(slow)
+        out.print(f"to leave them out: cluster.resources.run.exclude='{names}'", markup=False, highlight=False)
 
 
 def watch(options: Namespace) -> int:
