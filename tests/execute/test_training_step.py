@@ -184,3 +184,19 @@ def test_what_is_kept_is_enough_to_go_on_to_the_last_bit(replicas, shard) -> Non
     for rank in range(2 * replicas):
         assert [t.loss for t in first[rank] + second[rank]] == [t.loss for t in whole[rank]]
         assert [t.gradient_norm for t in first[rank] + second[rank]] == [t.gradient_norm for t in whole[rank]]
+
+
+def test_a_reduction_starts_after_its_chunks_last_w_and_runs_beside_the_blocks_that_are_left() -> None:
+    traces, _ = train(MODEL, ((1, 1), (1, 1)), "wave", 2, iterations=range(1), microbatches=3, seed=4)
+    blocks_beside = 0
+    for rank, (trace,) in enumerate(traces):
+        reduced = {m.message.position: m for m in trace.messages if m.message.kind == "reduce"}
+        stage = rank % 2
+        assert sorted(reduced) == [stage, 3 - stage]  # the wave's positions of its two chunks
+        for position, message in reduced.items():
+            chunk = 0 if position == stage else 1
+            last = max(i for i, b in enumerate(trace.blocks) if b.block.kind == "W" and b.block.chunk == chunk)
+            assert message.ready_ns == trace.blocks[last].raw_end_ns
+            blocks_beside += len(trace.blocks) - 1 - last
+            assert message.arrival_ns <= trace.blocks_end_ns
+    assert blocks_beside > 0
