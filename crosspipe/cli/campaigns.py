@@ -98,8 +98,8 @@ def _offer_to_exclude(options: Namespace, out: Console) -> None:
     for node, why in slow.items():
         out.print(f"slow node {node}: {why}", markup=False, highlight=False, soft_wrap=True)
     if slow:
-        names = ",".join(slow)
-        out.print(f"to leave them out: cluster.resources.run.exclude='{names}'", markup=False, highlight=False)
+        override = f"++cluster.resources.run.exclude='{','.join(slow)}'"
+        out.print(f'to leave them out: crosspipe run ... "{override}"', markup=False, highlight=False, soft_wrap=True)
 
 
 def watch(options: Namespace) -> int:
