@@ -26,7 +26,12 @@ Samples = Mapping[tuple[str, int, int, int], NDArray[np.float64]]  # (transport,
 
 def run_transport(transports: Sequence[str]) -> str:
     """Of those measured, the one that a run uses, and its Problem too."""
-    return "gloo" if "gloo" in transports else transports[0]
+    return next((name for name in ("nccl", "gloo") if name in transports), transports[0])
+
+
+def with_torch(transports: Sequence[str]) -> bool:
+    """Whether torch.distributed carries one of them."""
+    return bool({"gloo", "nccl"} & set(transports))
 
 
 def build_table(
@@ -118,7 +123,7 @@ def describe(
         f"{rule.fewest} round trips, {rule.warmup} warm-ups before each batch",
         "sizes_settled": f"{sum(settled)} of {len(samples)}",
     }
-    if "gloo" in transports:
+    if with_torch(transports):
         described["torch"] = version("torch")
     for transport in transports:
         media = Counter(medium(transport, a, b, environ) for a, b in combinations(places, 2))

@@ -26,7 +26,7 @@ from crosspipe.problem import LinkTable
 from crosspipe.problem.links import Contention
 from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.profile import distrust
-from crosspipe.profile.link_table import build_table, describe, run_transport
+from crosspipe.profile.link_table import build_table, describe, run_transport, with_torch
 from crosspipe.profile.pingpong import SINGLE, TOGETHER, Cell, Channel, Control, Pattern, Rule, initiate, respond
 from crosspipe.profile.places import Place, check_world, cores, here
 from crosspipe.profile.rounds import Round, quiet_rounds, rounds
@@ -38,7 +38,8 @@ from crosspipe.store.files import disk_errors
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TRANSPORTS = ("mpi", "gloo")
+TRANSPORTS = ("mpi", "gloo")  # unless told otherwise
+KNOWN = (*TRANSPORTS, "nccl")
 SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
 TOGETHER_S = 0.5  # pairs that are to disturb one another need some time side by side
 
@@ -67,7 +68,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--sizes", type=_numbers(1), default=SIZES_BYTES, metavar="BYTES,…", help="message sizes")
     parser.add_argument("--largest", type=int, metavar="BYTES", help="more sizes, in powers of 4, up to this one")
     parser.add_argument("--streams", type=_sizes_or_none, metavar="BYTES,…", help="sizes of windows in flight, or none")
-    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo")
+    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo,nccl")
     parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
     parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")
     parser.add_argument("--ranks", type=int, help="refuse a world of another size")
@@ -101,14 +102,18 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
     places: list[Place] = comm.allgather(here(comm.rank, options.sites[comm.rank] if options.sites else 0))
     largest = max([*options.sizes_bytes, *(size * window_of(size) for size in options.stream_sizes_bytes)])
     channels: dict[str, Channel] = {"mpi": MpiChannel(comm, largest)}
-    if "gloo" in options.transports:
+    if with_torch(options.transports):
         from crosspipe.profile.gloo_links import GlooChannel, start_gloo, stop_gloo
 
         wait_idle(comm)  # importing torch takes seconds, and not the same everywhere
         start_gloo(comm, places)
         channels["gloo"] = GlooChannel(largest)
+    if "nccl" in options.transports:
+        from crosspipe.profile.nccl_links import start_nccl
+
+        channels["nccl"] = start_nccl(comm.rank, places, largest)
     cells = _play_all(channels, comm, places, options)
-    if "gloo" in options.transports:
+    if with_torch(options.transports):
         stop_gloo()
     moments = comm.gather((clocks, distrust.read_clocks()))
     packed = comm.gather(pack(cells, options.transports))
@@ -221,8 +226,9 @@ def _play_together(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark on this rank; returns the exit code."""
     options = parse(arguments)
-    if "gloo" in options.transports and importlib.util.find_spec("torch") is None:
-        return _fail(UsageError("--transports", "gloo", "needs torch", "pip install 'crosspipe[train]', or use mpi"))
+    if with_torch(options.transports) and importlib.util.find_spec("torch") is None:
+        named = ",".join(options.transports)
+        return _fail(UsageError("--transports", named, "needs torch", "pip install 'crosspipe[train]', or use mpi"))
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but finds no MPI library
@@ -279,6 +285,7 @@ def _line(link: SiteLink) -> str:
     return (
         f"site {link.source_site} -> {link.target_site} over {link.transport}: alpha {link.latency_ns / 1e3:.1f} us "
         f"({low:.1f} to {high:.1f}), {rate}, {link.pairs} pairs of ranks"
+        f"{'' if link.symmetric is None else ', symmetric' if link.symmetric else ', NOT symmetric'}"
     )
 
 
@@ -299,8 +306,8 @@ def _sizes_or_none(text: str) -> tuple[int, ...]:
 
 def _transports(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
-    if set(names) - set(TRANSPORTS):
-        raise argparse.ArgumentTypeError(f"{text!r}: use {', '.join(TRANSPORTS)} or both, joined by a comma")
+    if set(names) - set(KNOWN):
+        raise argparse.ArgumentTypeError(f"{text!r}: use {', '.join(KNOWN)} or some of them, joined by commas")
     return names
 
 

@@ -1,0 +1,56 @@
+"""The order of messages over an untagged transport, with gloo on the CPU in NCCL's place; GPUs by arithmetic."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from crosspipe.errors import FieldError
+from crosspipe.profile.nccl_links import DeviceChannel, device_of
+from crosspipe.profile.places import Place
+
+
+def play(rank: int, meeting: str, results: multiprocessing.Queue) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    group = dist.group.WORLD
+    assert group is not None
+    channel = DeviceChannel(group, torch.device("cpu"), 64, lambda: None)
+    channel._out.fill_(rank + 5)
+    if rank == 0:
+        trips = channel.ping(1, 16, 3)
+        trips += channel.stream(1, 8, 4, 2, both=False)
+        trips += channel.stream(1, 8, 4, 2, both=True)
+    else:
+        trips = []
+        channel.pong(0, 16, 3)
+        channel.drain(0, 8, 4, 2, both=False)
+        channel.drain(0, 8, 4, 2, both=True)
+    results.put((rank, len(trips), min(trips, default=1), channel._in[:32].unique().tolist()))
+    dist.destroy_process_group()
+
+
+@pytest.mark.serial
+def test_both_sides_exchange_in_the_same_order(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [context.Process(target=play, args=(rank, str(tmp_path / "meet"), results)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    found = sorted(results.get(timeout=90) for _ in ranks)
+    for process in ranks:
+        process.join(30)
+    assert [(rank, count) for rank, count, _, _ in found] == [(0, 7), (1, 0)]
+    assert found[0][2] > 0
+    assert [filled for _, _, _, filled in found] == [[6], [5]]  # four slots of 8 bytes hold what the other sent
+
+
+def test_ranks_of_a_machine_take_its_gpus_in_turn() -> None:
+    places = [
+        Place(rank=rank, site=0, node=machine, host=machine, machine=machine, network="n", cores=(0,))
+        for rank, machine in enumerate("abab")
+    ]
+    assert [device_of(rank, places, 2) for rank in range(4)] == [0, 0, 1, 1]
+    with pytest.raises(FieldError, match="rank 2 on a finds 1 GPUs; start fewer ranks there"):
+        device_of(2, places, 1)
