@@ -12,16 +12,18 @@ from pathlib import Path
 import msgspec
 
 from crosspipe.execute.attribution import excess
+from crosspipe.execute.comparison import write_comparison
 from crosspipe.execute.dependencies import needed
 from crosspipe.execute.findings import compute_share, delay_errors, findings, gradient_findings
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.replication import of_one_pipeline
 from crosspipe.execute.resimulation import resimulate
-from crosspipe.execute.spec import ANCHORED_FILE, RAW_FILE, RECORD_FILE, Point, Session
+from crosspipe.execute.spec import ANCHORED_FILE, COMPARISON_FILE, RAW_FILE, RECORD_FILE, Point, Session
 from crosspipe.execute.trace import LATE_NS, Trace
 from crosspipe.problem import Problem
+from crosspipe.schedule import Schedule
 from crosspipe.schedule.timeline import TimedBlock, TimedMessage, Timeline, in_ready_order, memory_steps
-from crosspipe.store import Iteration, Rank, RunRecord, Swap, save, write_timelines
+from crosspipe.store import Iteration, Rank, RunRecord, Swap, load, save, write_timelines
 
 
 def timelines(problem: Problem, traces: Sequence[Trace], origin: str) -> tuple[Timeline, Timeline]:
@@ -127,10 +129,11 @@ def write_point(
     *,
     swaps: Sequence[Swap] = (),
 ) -> RunRecord:
-    """Writes the point's timelines and then its run.json; `results[rank]`."""
+    """Writes the point's timelines, their comparison with the prediction, and then its run.json; `results[rank]`."""
     out = Path(point.out)
+    traces = [result.traces for result in results]
     errors = [r.gradient_relative_error for r in results if r.gradient_relative_error is not None]
-    record, pairs = build_record(session, problem, plan, [result.traces for result in results], swaps)
+    record, pairs = build_record(session, problem, plan, traces, swaps)
     record = msgspec.structs.replace(
         record,
         peak_activation_bytes=tuple(result.peak_activation_bytes for result in results[: problem.stages]),
@@ -146,6 +149,8 @@ def write_point(
     out.mkdir(parents=True, exist_ok=True)
     write_timelines(out / ANCHORED_FILE, [anchored for anchored, _ in pairs])
     write_timelines(out / RAW_FILE, [raw for _, raw in pairs])
+    measured = list(zip(*of_one_pipeline(traces, problem.stages), strict=True))[session.run.warmup :]
+    write_comparison(out / COMPARISON_FILE, problem, load(point.schedule, Schedule), measured)
     save(out / RECORD_FILE, record)
     return record
 

@@ -17,6 +17,7 @@ from crosspipe.problem.architecture import ModelConfig
 from crosspipe.problem.layers import Split, check_split
 
 RECORD_FILE, ANCHORED_FILE, RAW_FILE = "run.json", "timelines.parquet", "raw_timelines.parquet"
+COMPARISON_FILE = "comparison.parquet"
 VOCABULARY = 256  # a token is a byte
 PARENT = "CROSSPIPE_PARENT"  # environment of a rank: the process it must not outlive
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from crosspipe.execute import findings as distrust
+from crosspipe.execute.comparison import compare
 from crosspipe.execute.findings import compute_share, delay_errors, findings
 from crosspipe.execute.recording import iteration, timelines
 from crosspipe.execute.trace import Trace, TracedBlock, TracedMessage
@@ -92,6 +93,24 @@ def test_what_is_late_is_counted_and_shows_in_the_raw_timeline():
     assert "2 of 2 messages across sites" in names["link_slower_than_injected"]
     assert "4 ms beyond the 5 ms it should take" in names["link_slower_than_injected"]
     assert "5.7 % off" in names["anchors_hide_time"]  # 74/70 - 1
+
+
+def test_every_block_and_message_stands_beside_its_prediction():
+    orders = ((Block("F", 0, 0), Block("B", 0, 0)),) * 2
+    schedule = Schedule(traversal="ud", stages=2, chunks=1, microbatches=1, orders=orders)
+    rows = {row[1:5]: row[7:] for row in compare(PROBLEM, schedule, run(late=4, transfer=9))}
+    # event, stage, position, kind: predicted start and end, start and end, raw end, lateness
+    assert {what: [t // MS for t in times] for what, times in rows.items()} == {
+        ("block", 0, 0, "F"): [0, 10, 0, 10, 10, 0],
+        ("block", 0, 0, "B"): [50, 70, 50, 70, 74, 4],
+        ("block", 1, 1, "F"): [15, 25, 15, 25, 25, 0],
+        ("block", 1, 1, "B"): [25, 45, 25, 45, 45, 0],
+        ("message", 0, 0, "F"): [10, 15, 10, 15, 19, 4],
+        ("message", 1, 1, "D"): [45, 50, 45, 50, 54, 4],
+    }
+    # another order, as after a swap: its own prediction is the same here, since W follows at once
+    other = msgspec.structs.replace(schedule, orders=((Block("F", 0, 0), Block("D", 0, 0), Block("W", 0, 0)),) * 2)
+    assert {row[1:5]: row[7:] for row in compare(PROBLEM, other, run(late=4, transfer=9))} == rows
 
 
 def test_raw_durations_are_simulated_anew_and_the_excess_adds_up():

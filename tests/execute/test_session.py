@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 from orders import schedule_of
 from sessions import of_our_ranks, session_of, two_stages, wait_until
@@ -52,6 +53,9 @@ def test_points_share_a_start_and_leave_complete_records(tmp_path):
         assert all(peak > 0 for peak in record.peak_activation_bytes)
         assert record.environment["threads"] == "1"
         pids |= {rank.pid for rank in record.ranks}
+        compared = pl.read_parquet(out / "comparison.parquet")
+        assert len(compared) == 3 * (sum(map(len, schedules[label].orders)) + 8)
+        assert (compared["end_ns"] - compared["predicted_end_ns"]).min() >= 0
         for name in ("timelines.parquet", "raw_timelines.parquet"):
             timelines = read_timelines(out / name)
             assert len(timelines) == 3
