@@ -22,6 +22,8 @@ from crosspipe.campaign.driver import Listener, Plan, Summary, plan_campaign, pl
 from crosspipe.campaign.executors import check_executor
 from crosspipe.campaign.points import Point, make_points
 from crosspipe.errors import CrosspipeError, UsageError
+from crosspipe.problem.architecture import ModelConfig
+from crosspipe.profile.fitting_memory import check_fits, free_bytes
 from crosspipe.report.artifacts import load_campaign
 from crosspipe.store import Store
 from crosspipe.store.store import REQUEST
@@ -50,7 +52,19 @@ def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]]
         show_plan(plan, plan_tasks(plan, Path(config.campaign_dir or ".")), console)
         return 0
     check_executor(config.cluster.executor)
+    check_memory(plan)
     return carry_out(plan, campaign_directory(config), console)
+
+
+def check_memory(plan: Plan) -> None:
+    """FieldError where this machine is to profile a model that does not fit its memory: said before anything starts."""
+    for reference in plan.missing:
+        node = plan.graph.nodes[reference]
+        asked = node.request.config
+        here = not node.cluster.on_nodes and asked.get("device", "cpu") == "cpu"
+        if node.request.stage == "blocks" and "costs" not in asked and here and not asked.get("estimate"):
+            model, split = typed(asked["model"], ModelConfig), tuple(map(tuple, asked["layers"]))
+            check_fits(model, split, asked["traversal"], free_bytes(), "this machine")
 
 
 def retry(directory: Path, console: Console) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from crosspipe.errors import FieldError
 from crosspipe.model import SplitBackward, build_stage
@@ -95,6 +97,57 @@ def test_flops_are_torchs_for_every_block(traversal, split) -> None:
                 found.append(counted.get_total_flops())
             work = stage_work(SMALL, split, traversal, stage, chunk, skip_masked=False)
             assert found == [work.forward_flops, work.input_grad_flops, work.weight_grad_flops]
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    kv_heads=st.sampled_from([1, 2, 4]),
+    head_width=st.sampled_from([4, 8, None]),
+    intermediate=st.integers(1, 40),
+    sequence=st.integers(1, 24),
+    microbatch_size=st.integers(1, 3),
+    recompute=st.booleans(),
+)
+def test_flops_are_torchs_for_any_shape(recompute: bool, **shape) -> None:
+    """Whatever the heads, sequence and microbatch; with recomputation, D runs F once more."""
+    config = msgspec.structs.replace(SMALL, **shape)
+    module = build_stage(config, ((2,), (2,)), 1)
+    wrapped, data = SplitBackward(module, recompute=recompute), StageData(module, 0)
+    found = []
+    for call in (
+        lambda: wrapped.forward(0, *data.received()),
+        lambda: wrapped.input_grad(0, data.gradient()),
+        lambda: wrapped.weight_grad(0),
+    ):
+        with counted_flops() as counted:
+            call()
+        found.append(counted.get_total_flops())
+    work = stage_work(config, ((2,), (2,)), "ud", 1, 0, skip_masked=False)
+    again = work.forward_flops if recompute else 0
+    assert found == [work.forward_flops, work.input_grad_flops + again, work.weight_grad_flops]
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
+def test_a_tensor_parallel_group_shares_the_work_and_holds_the_same(tensor_parallel: int) -> None:
+    split = split_layers(4, 2)
+    alone = analytic_costs(SMALL, split, flops_per_s=1e9, memory_bytes_per_s=1e9)
+    group = analytic_costs(SMALL, split, flops_per_s=1e9, memory_bytes_per_s=1e9, tensor_parallel=tensor_parallel)
+    for (one,), (shared,) in zip(alone.blocks, group.blocks, strict=True):
+        assert shared.forward_ns == pytest.approx(one.forward_ns / tensor_parallel, abs=1)
+        assert shared.weight_grad_ns == pytest.approx(one.weight_grad_ns / tensor_parallel, abs=1)
+        assert shared.forward_keep_bytes == one.forward_keep_bytes
+        assert shared.forward_message_bytes == one.forward_message_bytes
+    assert group.optimizer_step_ns[0] == pytest.approx(alone.optimizer_step_ns[0] / tensor_parallel, abs=1)
+
+
+def test_twice_the_sequence_is_twice_the_products_and_four_times_the_scores() -> None:
+    short, long = (layer_work(msgspec.structs.replace(SMALL, sequence=n), 0) for n in (16, 32))
+    matrices = 2 * 32 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 88)  # 2 x 16 tokens
+    assert short.weight_grad_flops == matrices
+    assert long.weight_grad_flops == 2 * matrices
+    assert long.forward_flops - 2 * matrices == 4 * (short.forward_flops - matrices)
+    wide = layer_work(msgspec.structs.replace(SMALL, microbatch_size=4), 0)
+    assert wide.forward_flops == 2 * short.forward_flops
 
 
 @pytest.mark.parametrize(("traversal", "split"), STAGES)
