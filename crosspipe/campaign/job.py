@@ -72,10 +72,11 @@ def myself() -> Me:
     return me._replace(log=f"logs/{me}_0_log.out") if os.environ.get("SUBMITIT_EXECUTOR") == "slurm" else me
 
 
-def run_task(path: str | Path, lives: Lives = holder_lives) -> None:
+def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Callable[[], None] = lambda: None) -> None:
     """Makes what the task file at `path` lists. Ends normally also where artifacts failed: their outcomes say so.
 
-    `lives` tells whether the holder of another's claim still works.
+    `lives` tells whether the holder of another's claim still works. `before_failure` is called before a failure is
+    recorded, and raises where it was none: the artifact then counts as never begun.
     """
     task = load(path, Task)
     campaign, store = Path(task.campaign), Store(task.store)
@@ -87,6 +88,8 @@ def run_task(path: str | Path, lives: Lives = holder_lives) -> None:
     log_dir.mkdir(parents=True, exist_ok=True)
 
     def end(reference: str, error: CrosspipeError | None) -> None:
+        if error is not None:
+            before_failure()
         status = "done" if error is None else "failed"
         write_outcome(campaign, reference, status, reason="" if error is None else str(error), log=log, job=job)
         print(f"{reference[:20]}: {status}{'' if error is None else f': {error}'}", flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ from crosspipe.campaign.job import cancellable, myself, run_task
 from crosspipe.campaign.outcomes import JobRecord, read_outcome, write_job, write_outcome
 from crosspipe.campaign.slurm.claims import JobLives
 from crosspipe.campaign.slurm.journal import Submission
-from crosspipe.campaign.slurm.queue import Queue, call
+from crosspipe.campaign.slurm.queue import Queue, SlurmError, call
 from crosspipe.campaign.slurm.script import SIGNAL
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import CrosspipeError
@@ -45,7 +46,7 @@ def main(submission: Path) -> None:
     before = _done(task)
     try:
         with _warned():
-            run_task(path, JobLives(myself(), Queue()))
+            run_task(path, JobLives(myself(), Queue()), _taken_back)
     except Warned:
         _go_on_later(task, progress=_done(task) - before, spent_s=time.monotonic() - began_s)
 
@@ -60,10 +61,27 @@ def _go_on_later(task: Task, *, progress: int, spent_s: float) -> None:
         )
         call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
         return
-    why = f"the time limit of {resources.minutes} min came first; raise cluster.resources.{task.stage}.minutes"
+    limit = f"the time limit of {resources.minutes} min came first; raise cluster.resources.{task.stage}.minutes"
+    why = limit if at_limit else f"it was preempted, and cluster.resources.{task.stage}.requeue is off"
     for reference in task.references:
         if Store(task.store).done(reference) is None and read_outcome(Path(task.campaign), reference) is None:
             write_outcome(Path(task.campaign), reference, "failed", reason=why, log=me.log, job=str(me))
+
+
+def _taken_back() -> None:
+    """Ends this life of the job where Slurm has taken it back: then its ranks were ended, and nothing has failed.
+
+    A preemption with grace ends ranks long before this process (Warned: it requeues itself at once); a job that lost a
+    node, or was requeued, no longer runs as far as Slurm knows.
+    """
+    with contextlib.suppress(SlurmError):
+        said = call(["scontrol", "--oneliner", "show", "job", os.environ["SLURM_JOB_ID"]])
+        now = dict(re.findall(r"\b(JobState|Restarts|StartTime|PreemptTime)=(\S+)", said))
+        lives = os.environ.get("SLURM_RESTART_COUNT", "0")
+        if now.get("JobState", "RUNNING") != "RUNNING" or now.get("Restarts", lives) != lives:
+            raise SystemExit(1)
+        if now.get("PreemptTime", "None") != "None" and now["PreemptTime"] > now.get("StartTime", ""):
+            raise Warned
 
 
 def _done(task: Task) -> int:

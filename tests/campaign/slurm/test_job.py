@@ -95,9 +95,13 @@ def test_warned_it_keeps_what_is_done_and_goes_on_in_another_life(
     assert outcomes(campaign, "solve-000") == ["done"] * 3
 
 
-@pytest.mark.parametrize("limit", [{"minutes": 2}, {"minutes": 60, "requeue": False}])
-def test_a_time_limit_too_short_for_one_artifact_is_a_failure(
-    submitted: Callable[..., Path], slurm: Any, orders: Path, limit: dict[str, Any]
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [({"minutes": 2}, "the time limit of 2 min came first; raise cluster.resources.links.minutes"),
+     ({"minutes": 60, "requeue": False}, "it was preempted, and cluster.resources.links.requeue is off")],
+)  # fmt: skip
+def test_a_warning_that_leads_to_no_other_life_is_a_failure(
+    submitted: Callable[..., Path], slurm: Any, orders: Path, limit: dict[str, Any], reason: str
 ) -> None:
     resources = {stage: {"minutes": 5} for stage in ("links", "blocks", "solve", "run")} | {"links": limit}
     campaign = submitted(cluster__resources=resources)
@@ -107,9 +111,7 @@ def test_a_time_limit_too_short_for_one_artifact_is_a_failure(
     job.send_signal(signal.SIGUSR2)
     assert job.wait(timeout=60) == 0
     (trouble, *_) = campaign_status(campaign).troubles
-    assert trouble.outcome.reason == (
-        f"the time limit of {limit['minutes']} min came first; raise cluster.resources.links.minutes"
-    )
+    assert trouble.outcome.reason == reason
     (links,) = load(campaign / "tasks" / "links-000.json", Task).requests
     assert Store(load(campaign / "tasks" / "links-000.json", Task).store).done(links) is None
 
