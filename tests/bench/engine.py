@@ -18,9 +18,11 @@ from support.engine_runs import early_groups, makespan_groups
 from support.engine_torch import torch_groups
 from support.options import options_of
 from support.results import Result, Speed, Wanted, now
-from support.setup import Setup
+from support.setup import DECIDING, Setup
 
 from crosspipe.problem.spread import spread
+
+EXECUTING = (*DECIDING, "model/*.py", "execute/*.py")  # sources that change a result
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     groups = [group for kind in kinds for group in kind(quick=options.quick)]
     tasks = [task for group in groups for task in _tasks(group)]
     asked = [one for group in groups for one in group.asked]
-    return carry_out("engine", "The engine's bar", tasks, partial(engine_page, asked), options, arguments)
+    return carry_out("engine", "The engine's bar", tasks, partial(engine_page, asked), options, arguments, EXECUTING)
 
 
 def _tasks(group: Group) -> list[Task]:

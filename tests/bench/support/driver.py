@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from support.options import terminal
 from support.page import measured_with, write
 from support.results import Result, Results, Wanted
-from support.setup import Setup, this_setup
+from support.setup import DECIDING, Setup, this_setup
 
 QUICK = (
     "> **A quick run: few, small problems and short limits. It shows that the benchmark works, not what is reached.**"
@@ -40,11 +40,15 @@ def carry_out(
     page: Callable[[Found], list[str]],
     options: argparse.Namespace,
     arguments: Sequence[str],
+    deciding: Sequence[str] = DECIDING,
 ) -> int:
-    """Measures what does not stand yet into `name`.jsonl and writes `name`.md; the exit code."""
+    """Measures what does not stand yet into `name`.jsonl and writes `name`.md; the exit code.
+
+    A result stands as long as the sources that match `deciding` do.
+    """
     wanted = {task.key: task.wanted for task in tasks}
     results = Results(options.out / f"{name}.jsonl")
-    setup = this_setup(options.workers, options.seed)
+    setup = this_setup(options.workers, options.seed, deciding)
     done = results.done(wanted, setup)
     todo = [task for task in tasks if task.key not in done and options.only.search(task.key)]
     console = terminal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,10 +35,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         )
 
 
-def this_setup(workers: int, seed: int) -> Setup:
-    """The set-up of this process."""
+def this_setup(workers: int, seed: int, deciding: Sequence[str] = DECIDING) -> Setup:
+    """The set-up of this process; `deciding` are patterns of the sources that decide a result."""
     return Setup(
-        cpu=_cpu(), cores=usable_cpus(), versions=versions(), sources=_sources(), workers=workers, seed=seed
+        cpu=_cpu(), cores=usable_cpus(), versions=versions(), sources=_sources(deciding), workers=workers, seed=seed
     )  # fmt: skip
 
 
@@ -50,10 +51,10 @@ def _cpu() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def _sources() -> str:
+def _sources(patterns: Sequence[str]) -> str:
     digest = hashlib.sha256()
     root = Path(crosspipe.__file__).parent
-    deciding = {source for pattern in DECIDING for source in root.glob(pattern)} - {root / name for name in ASKING}
+    deciding = {source for pattern in patterns for source in root.glob(pattern)} - {root / name for name in ASKING}
     for source in sorted(deciding):
         digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:12]
