@@ -19,6 +19,7 @@ from crosspipe.campaign.cluster import ClusterConfig
 from crosspipe.campaign.config import PointConfig
 from crosspipe.campaign.points import Point
 from crosspipe.errors import FieldError, UsageError
+from crosspipe.problem.analytic import message_bytes
 from crosspipe.problem.layers import Split, split_model
 from crosspipe.store import Request, Store
 
@@ -121,7 +122,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
         Request(
             stage="links",
             version=VERSIONS["links"],
-            config={"place": place, "site_of_rank": list(pipeline.site_of_stage()), **profile.links},
+            config={"place": place, "site_of_rank": list(pipeline.site_of_stage()), **_link_options(config)},
         ),
         config,
         store,
@@ -205,6 +206,17 @@ def _simulated_road(config: PointConfig) -> list[Node]:
         ),
     ]  # fmt: skip
     return [node for node in nodes if node.request.stage in _DEPTH[config.until]]
+
+
+def _link_options(config: PointConfig) -> dict[str, Any]:
+    """The link profiler's options; its sizes go up in powers of 4 until they hold the model's own message."""
+    options = dict(config.profile.links)
+    largest = options.get("largest")
+    if isinstance(largest, int) and largest > 0:
+        while largest < message_bytes(config.model):
+            largest *= 4
+        options["largest"] = largest
+    return options
 
 
 def _place(cluster: ClusterConfig) -> str:

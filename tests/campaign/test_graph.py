@@ -14,6 +14,7 @@ from crosspipe.campaign.tasks import pack
 from crosspipe.errors import UsageError
 from crosspipe.store import Store, my_claim
 
+MIB = 2**20
 ALL = ("links", "blocks", "solve", "run")
 
 
@@ -95,6 +96,18 @@ def test_a_campaign_goes_on_with_its_own_measurements(config: dict[str, Any], ch
     points = make_points([change(config, profile__refresh=True)], [[]])
     assert build_graph(points, store).keys != first.keys
     assert build_graph(points, store, measurements).keys == first.keys
+
+
+@pytest.mark.parametrize(
+    ("sequence", "largest"), [(32, 4 * MIB), (16384, 4 * MIB), (32768, 16 * MIB), (131072, 64 * MIB)]
+)
+def test_links_are_measured_up_to_the_models_message(
+    config: dict[str, Any], change: Callable[..., Any], sequence: int, largest: int
+) -> None:
+    """64 numbers of 4 bytes a token: 16384 tokens are 4 MiB."""
+    point = change(config, model__sequence=sequence, profile__links={"largest": 4 * MIB})
+    (node,) = build_graph(make_points([point], [[]]), Store(config["store"])).stage("links")
+    assert node.request.config["largest"] == largest
 
 
 def test_an_unknown_schedule_lists_the_known_ones(config: dict[str, Any], change: Callable[..., Any]) -> None:
