@@ -13,8 +13,10 @@ from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.problem import Finding
 from crosspipe.report.figures import pictures, styles
 from crosspipe.report.html import page
+from crosspipe.report.link_figures import link_pictures
 from crosspipe.report.results import load_results, result_files
 from crosspipe.report.tables import SummaryTable, order, summary_table
+from crosspipe.report.tradeoff import tradeoff_pictures
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def build_report(
     target = Path(campaign_dir) / "report" if out is None else Path(out)
     path = target if target.suffix == ".html" else target / "report.html"
     table, rows = summary_table(results.points), order(results.points)
-    drawn = pictures(rows, styles([row["schedule"] for row in rows]))
+    looks = styles([row["schedule"] for row in rows])
+    drawn = [*pictures(rows, looks), *tradeoff_pictures(rows, looks), *link_pictures(results)]
     files = result_files(results) | {"summary.md": table.to_markdown().encode()}
     files |= {f"figures/{picture.name}.svg": picture.svg.encode() for picture in drawn}
     _write(path.parent, files | {path.name: page(results, rows, table, drawn).encode()})

@@ -41,7 +41,7 @@ _RC = {
     "svg.fonttype": "none",
     "svg.hashsalt": "crosspipe",
 } | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS, _DASHES = "osD^vPX", ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
 
 
@@ -63,7 +63,7 @@ class Style(NamedTuple):
 def styles(schedules: Sequence[str]) -> dict[str, Style]:
     """A look for each schedule; colour, marker and line style differ, so that no two agree in all three below 84."""
     return {
-        name: Style(_COLOURS[i % 6], _MARKERS[i % 7], _DASHES[i % 4]) for i, name in enumerate(dict.fromkeys(schedules))
+        name: Style(COLOURS[i % 6], _MARKERS[i % 7], _DASHES[i % 4]) for i, name in enumerate(dict.fromkeys(schedules))
     }
 
 
@@ -90,13 +90,22 @@ def pictures(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> list[Pi
     drawn = []
     for index, setting in enumerate(dict.fromkeys(r["setting"] for r in rows)):
         own = [r for r in rows if r["setting"] == setting]
-        title, caption = "Time against delay", prose.DELAY_CAPTION.format(origin=origin_words(own))
+        title, caption = "Time against delay", _delay_caption(own)
         drawn.append(
             (f"delay{index or ''}", ", ".join(filter(None, (title, setting))), caption, delay_figure(own, looks))
         )
     caption = prose.AGREEMENT_CAPTION.format(origin=origin_words(rows))
     drawn.append(("agreement", "Measured against predicted", caption, agreement_figure(rows, looks)))
     return [Picture(name, title, text, to_svg(figure)) for name, title, text, figure in drawn if figure is not None]
+
+
+def _delay_caption(rows: Sequence[dict[str, Any]]) -> str:
+    points = prose.DELAY_POINTS.format(origin=origin_words(rows)) if _measured_any(rows) else "Lines are simulated."
+    return f"{points} {prose.DELAY_BOUND}"
+
+
+def _measured_any(rows: Sequence[dict[str, Any]]) -> bool:
+    return any(r["measured_iteration_ms"] is not None for r in rows)
 
 
 def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Figure | None:
@@ -123,7 +132,7 @@ def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Fig
         else:
             _along(axes, rows, along, looks, kind)
         axes.set_ylabel("iteration time (ms)" if kind == "iteration" else "makespan (ms)")
-        axes.set_title(f"lines: simulated; points: {origin_words(rows)}")
+        axes.set_title(f"lines: simulated; points: {origin_words(rows)}" if _measured_any(rows) else "simulated")
         _legend(axes, rows, looks, "-" if along is None else None)
     return figure
 

@@ -45,14 +45,28 @@ COMPARED_COLUMNS = (
     "the limit, never above it, and receive buffers come on top of both."
 )
 
-DELAY_CAPTION = (
-    "Lines are simulated; points are {origin} (median and its 95 % interval). The dotted line is the proven lower "
-    "bound: no order of the blocks is faster."
-)
+DELAY_POINTS = "Lines are simulated; points are {origin} (median and its 95 % interval)."
+
+DELAY_BOUND = "The dotted line is the proven lower bound: no order of the blocks is faster."
 
 AGREEMENT_CAPTION = (
     "A point per schedule and delay: iteration time measured ({origin}) over predicted (simulated); below, the error "
     "in percent of the prediction with the 95 % interval of the median."
+)
+
+TRADEOFF_CAPTION = (
+    "A mark per schedule and setting at this delay, simulated; no schedule of this campaign below the line takes both "
+    "less memory and less time."
+)
+
+HEAT_CAPTION = (
+    "Measured from each rank (row) to each other (column), over the transport that the run uses; white lines part the "
+    "sites."
+)
+
+ECDF_CAPTION = (
+    "Measured: every repetition after the warm-up. A steep line is a steady link, steps or a long tail are why "
+    "latencies are medians with an interval."
 )
 
 BOUNDS = (

@@ -101,7 +101,7 @@ def test_labels_with_markup_are_text(report: Report, outline: Outline) -> None:
 
 def test_pictures_and_tables_are_labelled_and_reachable(outline: Outline) -> None:
     outer = [a for n, a in outline.elements if n == "svg" and a.get("role") == "img"]
-    assert len(outer) == 2  # the figures; the pictures of schedules are drawn in the browser
+    assert len(outer) == 3  # the figures; the pictures of schedules are drawn in the browser
     assert all(a["aria-labelledby"] for a in outer)
     regions = [a for n, a in outline.elements if n == "div" and a.get("role") == "region"]
     captions = [words for name, words in outline.text if name == "caption"]
@@ -190,7 +190,8 @@ def test_what_is_missing_is_said(campaign: Path, tmp_path: Path) -> None:
 def test_files_beside_the_page(report: Report) -> None:
     found = sorted(str(p.relative_to(report.path.parent)) for p in report.path.parent.rglob("*") if p.is_file())
     assert found == [
-        "dictionary.csv", "figures/agreement.svg", "figures/delay.svg", "iterations.csv", "iterations.parquet",
+        "dictionary.csv", "figures/agreement.svg", "figures/delay.svg", "figures/links.svg",
+        "iterations.csv", "iterations.parquet",
         "report.html", "results.csv", "results.parquet", "summary.md",
     ]  # fmt: skip
 
