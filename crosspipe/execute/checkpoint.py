@@ -105,7 +105,7 @@ def save_checkpoint(
     if transport.rank == 0:
         made = Checkpoint(iterations=iterations, schedule_name=schedule_name, identity=identity, sha256=digests)
         save(partial / _MANIFEST, made)
-        shutil.rmtree(folder, ignore_errors=True)  # an earlier run's, of the same number
+        shutil.rmtree(folder, ignore_errors=True)  # what somebody left without a manifest
         partial.rename(folder)
         for number, older in _all(directory):
             if number < iterations:
@@ -119,18 +119,22 @@ def load_checkpoint(directory: Path, transport: Transport, identity: Identity) -
 
     Raises FieldError for a checkpoint of anything but `identity`, ArtifactError for one that is damaged.
     """
-    found = _all(directory)
-    newest = found[-1][1].name if found else ""
-    name = transport.allgather(newest.encode())[0].decode()  # one answer for all, however slow their file system
-    if not name:
+    folder = newest(directory, transport)
+    if folder is None:
         return None
-    folder = directory / name
     made = load(folder / _MANIFEST, Checkpoint)
     identity.check(made.identity, folder / _MANIFEST)
     file = rank_file(folder, transport.rank)
     if not file.exists() or _digest(file) != made.sha256[transport.rank]:
         raise ArtifactError(f"{file}: is missing or not what {_MANIFEST} says; remove {folder} and resume from before")
     return made.iterations, load_file(file)
+
+
+def newest(directory: Path, transport: Transport) -> Path | None:
+    """The newest complete checkpoint; one answer for all ranks, however slow their file system. Collective."""
+    found = _all(directory)
+    name = transport.allgather((found[-1][1].name if found else "").encode())[0].decode()
+    return directory / name if name else None
 
 
 def _all(directory: Path) -> list[tuple[int, Path]]:

@@ -14,7 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from crosspipe.execute.checkpoint import Identity, load_checkpoint, save_checkpoint
+from crosspipe.errors import FieldError
+from crosspipe.execute.checkpoint import Identity, load_checkpoint, newest, save_checkpoint
 from crosspipe.execute.data import Batches
 from crosspipe.execute.reference import relative_error
 from crosspipe.execute.replication import Circles, places
@@ -77,6 +78,13 @@ class Training:
         """This replica's microbatch: the replicas take the iteration's microbatches in turns of a whole pipeline."""
         return self._batches(iteration, self.replica * self.problem.microbatches + microbatch)
 
+    def describe(self, *, resumed_after: int) -> dict[str, str]:
+        """What a record says of it, where it is not the plain case."""
+        said = {}
+        if self.session.replicas > 1:
+            said = {"replicas": str(self.session.replicas), "zero1": str(uses_zero1(self.problem)).lower()}
+        return said | ({"resumed_after_iterations": str(resumed_after)} if resumed_after else {})
+
     def gradient_error(self, reference: Path, trace: Trace) -> float:
         """How far this rank's gradients, as they are after an iteration, are from those of one process. Collective."""
         self.step.collect_gradients()
@@ -91,7 +99,7 @@ class Checkpoints:
         assert session.run.checkpoint_dir is not None
         self.directory = Path(session.run.checkpoint_dir) / re.sub(r"[^\w.,=+-]+", "_", point.label)
         self._training, self._transport, self._name = training, transport, schedule.name
-        self._every = session.run.checkpoint_every
+        self._every, self._saved = session.run.checkpoint_every, 0
         self._identity = Identity(
             model=session.model,
             layers=session.layers,
@@ -105,24 +113,39 @@ class Checkpoints:
             problem=problem.digest(),
         )
 
-    def resume(self) -> int:
-        """Puts back the newest checkpoint, if there is one; the number of iterations that are done."""
+    def begin(self, *, resume: bool) -> int:
+        """Puts back the newest checkpoint, if there is one; the number of iterations that are done.
+
+        Raises FieldError where there is one and nobody wants it: the two runs' checkpoints would be taken for one's.
+        """
+        if not resume:
+            if newest(self.directory, self._transport) is not None:
+                raise FieldError(
+                    "run.checkpoint_dir",
+                    str(self.directory),
+                    "holds the checkpoints of an earlier run",
+                    "go on from them with run.resume=true, or give another folder",
+                )
+            return 0
         found = load_checkpoint(self.directory, self._transport, self._identity)
         if found is None:
             return 0
-        iterations, state = found
+        self._saved, state = found
         self._training.step.load(state)
-        print(f"resumed after {iterations} iterations from {self.directory}", flush=True)
-        return iterations
+        print(f"resumed after {self._saved} iterations from {self.directory}", flush=True)
+        return self._saved
 
     def after(self, trace: Trace) -> None:
         """Saves after every `run.checkpoint_every` iterations."""
         if (trace.index + 1) % self._every == 0:
             self.save(trace.index + 1)
 
-    def save(self, iterations: int) -> Path:
-        """Saves now."""
-        return save_checkpoint(
+    def save(self, iterations: int) -> None:
+        """Saves now, unless that is done."""
+        if iterations == self._saved:
+            return
+        self._saved = iterations
+        save_checkpoint(
             self.directory,
             self._transport,
             self._training.step.state(),

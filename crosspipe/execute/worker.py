@@ -134,7 +134,7 @@ class _Member:
         self.position.say("building the model")
         training = Training(session, problem, rank, self.batches, self.circles, device=self.device)
         checkpoints = None if run.checkpoint_dir is None else Checkpoints(training, point, schedule, self.transport)
-        first = checkpoints.resume() if checkpoints is not None and run.resume else 0
+        first = 0 if checkpoints is None else checkpoints.begin(resume=run.resume)
         self.position.say("measuring activations")
         peak = peak_activation_bytes(problem, own, training.stages, session.message_format, self.batches)
         reference = self._reference(problem) if run.check_gradients and first == 0 else None
@@ -222,7 +222,7 @@ class _Member:
                 plan,
                 results,
                 ranks,
-                describe(run.transport),
+                {**describe(run.transport), **training.describe(resumed_after=first)},
                 swaps=() if swapper is None else swapper.swaps,
             )
 

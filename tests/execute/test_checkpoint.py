@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,9 +15,13 @@ from torch import nn
 from crosspipe.errors import ArtifactError, FieldError
 from crosspipe.execute.checkpoint import Identity, load_checkpoint, save_checkpoint
 from crosspipe.execute.inprocess import Hub
+from crosspipe.execute.spec import Point, RunConfig, Session
+from crosspipe.execute.training import Checkpoints
 from crosspipe.execute.training_step import TrainingStep
 from crosspipe.model.optimizer import build_optimizer
+from crosspipe.problem import Problem
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.schedule import Schedule
 
 IDENTITY = Identity(
     model=ModelConfig(name="tiny", vocabulary=8, hidden=4, intermediate=4, heads=1, kv_heads=1, layers=2, sequence=2),
@@ -54,6 +59,39 @@ def test_every_rank_gets_back_its_own_and_the_newest(tmp_path):
     said = json.loads((tmp_path / "iteration-00000012" / "checkpoint.json").read_text())
     assert said["type"] == "checkpoint"
     assert said["identity"]["schedule"] == "5" * 64
+
+
+def checkpoints(directory, transport) -> Checkpoints:
+    """Of one rank that trains a linear layer; only what `Checkpoints` asks of a training."""
+    step = TrainingStep([nn.Linear(3, 2)], build_optimizer)
+    run = RunConfig(pace=None, checkpoint_dir=str(directory), checkpoint_every=2)
+    point = Point(label="delay=[1,0] 1f1b", problem="", schedule="", out="")
+    session = Session(model=IDENTITY.model, layers=((2,),), points=(point,), run=run, directory="")
+    problem = Problem.uniform(stages=1, microbatches=1, forward_ms=1, input_grad_ms=1, weight_grad_ms=1)
+    training = SimpleNamespace(
+        session=session, problem=problem, step=step, _batches=SimpleNamespace(digest=lambda: "d")
+    )
+    schedule = Schedule(name="1f1b", traversal="ud", stages=1, chunks=1, microbatches=1, orders=((),))
+    return Checkpoints(training, point, schedule, transport)
+
+
+def test_saved_when_due_in_a_folder_of_the_point_and_never_mixed_with_an_earlier_run(tmp_path):
+    def body(transport):
+        kept = checkpoints(tmp_path, transport)
+        assert kept.begin(resume=False) == 0
+        seen = []
+        for index in range(5):
+            kept.after(SimpleNamespace(index=index))
+            seen.append([entry.name for entry in kept.directory.iterdir()] if kept.directory.exists() else [])
+        kept.save(4)  # is there already
+        kept.save(5)
+        assert kept.directory == tmp_path / "delay=_1,0_1f1b"
+        assert seen == [[], *[["iteration-00000002"]] * 2, *[["iteration-00000004"]] * 2]
+        assert checkpoints(tmp_path, transport).begin(resume=True) == 5
+        with pytest.raises(FieldError, match=r"holds the checkpoints of an earlier run; go on .* run\.resume=true"):
+            checkpoints(tmp_path, transport).begin(resume=False)
+
+    run_ranks(Hub(1), body)
 
 
 def test_without_a_checkpoint_there_is_none(tmp_path):

@@ -87,5 +87,6 @@ def test_with_zero_1_a_stopped_run_goes_on_with_the_loss_it_would_have_had(tmp_p
     assert json.loads((folder / "checkpoint.json").read_text())["iterations"] == 2
     second = execute(session(tmp_path, problem, model=model, replicas=2, run=run))
     assert [i.index for i in second.iterations] == [2, 3]
+    assert second.environment.items() >= {"replicas": "2", "zero1": "true", "resumed_after_iterations": "2"}.items()
     assert second.gradient_relative_error is None  # one process would have to catch up first
     assert losses(first) + losses(second) == pytest.approx(one_process(model, 4, 2 * problem.microbatches), rel=1e-5)
