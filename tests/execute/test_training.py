@@ -33,10 +33,10 @@ def session(directory, problem, **fields):
     return msgspec.structs.replace(made, **fields)
 
 
-def execute(given) -> RunRecord:
-    (outcome,) = run_session(given)
-    assert outcome.failure is None, outcome.failure
-    return outcome.record
+def execute(given) -> list[RunRecord]:
+    outcomes = run_session(given)
+    assert [outcome.failure for outcome in outcomes] == [None] * len(given.points)
+    return [outcome.record for outcome in outcomes]
 
 
 def losses(record: RunRecord) -> list[float]:
@@ -65,7 +65,7 @@ def one_process(model, iterations: int, microbatches: int) -> list[float]:
 def test_two_stages_times_two_replicas_train_as_one_process(tmp_path):
     model = msgspec.structs.replace(MODEL, tied_embedding=True)
     problem = replicated(zero1=False)
-    record = execute(session(tmp_path, problem, model=model, replicas=2))
+    (record,) = execute(session(tmp_path, problem, model=model, replicas=2))
     assert record.gradient_relative_error < 1e-6
     assert losses(record) == pytest.approx(one_process(model, 3, 2 * problem.microbatches), rel=1e-5)
     assert [(r.rank, r.stage) for r in record.ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
@@ -76,17 +76,22 @@ def test_with_zero_1_a_stopped_run_goes_on_with_the_loss_it_would_have_had(tmp_p
     model = msgspec.structs.replace(MODEL, tied_embedding=True)
     problem = replicated(zero1=True)
     run = {"iterations": 2, "checkpoint_dir": str(tmp_path / "kept"), "checkpoint_every": 1, "resume": True}
-    first = execute(session(tmp_path, problem, model=model, replicas=2, run=run))
+    once = session(tmp_path, problem, model=model, replicas=2, run=run)
+    (point,) = once.points
+    twice = (
+        point,
+        msgspec.structs.replace(point, out=f"{point.out}-again"),
+    )  # nothing but the files is left of the first
+    first, second = execute(msgspec.structs.replace(once, points=twice))
     assert first.gradient_relative_error < 1e-6
-    folder = tmp_path / "kept" / "zbh1" / "iteration-00000002"
+    assert [i.index for i in second.iterations] == [2, 3]
+    assert second.environment.items() >= {"replicas": "2", "zero1": "true", "resumed_after_iterations": "2"}.items()
+    assert second.gradient_relative_error is None  # one process would have to catch up first
+    assert losses(first) + losses(second) == pytest.approx(one_process(model, 4, 2 * problem.microbatches), rel=1e-5)
+    folder = tmp_path / "kept" / "zbh1" / "iteration-00000004"
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]  # the older ones are gone
     assert sorted(file.name for file in folder.iterdir()) == [
         "checkpoint.json",
         *(f"rank{rank}.safetensors" for rank in range(4)),
     ]
-    assert json.loads((folder / "checkpoint.json").read_text())["iterations"] == 2
-    second = execute(session(tmp_path, problem, model=model, replicas=2, run=run))
-    assert [i.index for i in second.iterations] == [2, 3]
-    assert second.environment.items() >= {"replicas": "2", "zero1": "true", "resumed_after_iterations": "2"}.items()
-    assert second.gradient_relative_error is None  # one process would have to catch up first
-    assert losses(first) + losses(second) == pytest.approx(one_process(model, 4, 2 * problem.microbatches), rel=1e-5)
+    assert json.loads((folder / "checkpoint.json").read_text())["iterations"] == 4
