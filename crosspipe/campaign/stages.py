@@ -17,7 +17,7 @@ from crosspipe.campaign.costs import CostsConfig, make_costs
 from crosspipe.campaign.job import Body, Context, Ended, unexpected
 from crosspipe.campaign.problems import build_problem
 from crosspipe.campaign.processes import run_logged
-from crosspipe.errors import CrosspipeError
+from crosspipe.errors import CrosspipeError, StageFailed
 from crosspipe.execute.spec import Point, RunConfig, Session
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT, ModelConfig
 from crosspipe.problem import BlockCosts, LinkTable
@@ -180,7 +180,17 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         launch = ranks_of(context.task, context.log_dir / "hosts").launch
     context.say("starting the ranks")
     for outcome in run_points(session, on_progress=hear, launch=launch):
-        yield by_label[outcome.point.label], outcome.failure
+        yield by_label[outcome.point.label], _with_cause(outcome.failure, context)
+
+
+def _with_cause(failure: CrosspipeError | None, context: Context) -> CrosspipeError | None:
+    """A failure of ranks with what srun said of them: only it saw how they ended."""
+    if failure is None or not context.task.cluster.on_nodes:
+        return failure
+    from crosspipe.campaign.slurm.ranks import first_error
+
+    said = first_error(context.log_dir)
+    return StageFailed(f"{failure}; srun: {said}") if said else failure
 
 
 def each(body: Callable[[Making, Context], None]) -> Body:

@@ -27,6 +27,8 @@ from crosspipe.execute.spec import Session
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
 from crosspipe.store import save
 
+SRUN_LOG = "srun.log"  # of the latest start of the ranks
+
 
 class Node(NamedTuple):
     """A node of the allocation: its name, its features, the address at which others find it."""
@@ -103,6 +105,13 @@ def srun_command(
     return command, {"SLURM_HOSTFILE": str(hostfile)}
 
 
+def first_error(directory: Path) -> str:
+    """What srun said first of a rank that died (`dc1n0: task 2: Killed`); empty where it said nothing."""
+    log = directory / SRUN_LOG
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return next((line.removeprefix("srun: error: ") for line in lines if line.startswith("srun: error: ")), "")
+
+
 class Ranks(NamedTuple):
     """The ranks of a task, placed on the nodes of the allocation this runs in."""
 
@@ -123,7 +132,7 @@ class Ranks(NamedTuple):
         file = save(directory / "session.json", session)
         command, environment = self.command([sys.executable, "-m", "crosspipe.execute.worker", str(file)])
         parent = os.getpid()
-        with (directory / "srun.log").open("ab") as log:
+        with (directory / SRUN_LOG).open("wb") as log:
             ranks = subprocess.Popen(
                 command,
                 env={**os.environ, **ALLOCATOR_ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment},

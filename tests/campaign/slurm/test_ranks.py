@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crosspipe.campaign.cluster import Resources
-from crosspipe.campaign.slurm.ranks import Node, host_list, place, srun_command
+from crosspipe.campaign.slurm.ranks import Node, first_error, host_list, place, srun_command
 from crosspipe.errors import FieldError, StageFailed
 
 
@@ -72,3 +72,11 @@ def test_srun_gets_the_hosts_in_the_order_of_the_ranks(tmp_path: Path) -> None:
         "srun", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--distribution=arbitrary", "--cpus-per-task=8",
         "--kill-on-bad-exit=0", "--unbuffered", "--mpi=pmi2", "apptainer", "exec", "x", "python", "-m", "m",
     ]  # fmt: skip
+
+
+def test_what_srun_says_first_is_the_cause(tmp_path: Path) -> None:
+    assert first_error(tmp_path) == ""
+    (tmp_path / "srun.log").write_text(
+        "srun: Job step created\nsrun: error: dc1n0: task 2: Killed\nsrun: error: dc0n0: task 0: Exited with code 1\n"
+    )
+    assert first_error(tmp_path) == "dc1n0: task 2: Killed"
