@@ -5,7 +5,6 @@ A rank that is killed writes nothing more, so nothing is kept for the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +16,12 @@ from crosspipe.execute.trace import Trace
 from crosspipe.problem import Finding, Problem
 from crosspipe.store import load, save, write_timelines
 
+TRACES = "rank*.point*.traces.jsonl"
 
-def trace_file(directory: Path, rank: int) -> Path:
-    """Where a rank notes the iterations of the point it is at."""
-    return directory / f"rank{rank}.traces.jsonl"
+
+def trace_file(directory: Path, rank: int, number: int) -> Path:
+    """Where a rank notes the iterations of point `number`."""
+    return directory / f"rank{rank}.point{number}.traces.jsonl"
 
 
 class TraceLog:
@@ -53,7 +54,7 @@ def keep_partial(session: Session, number: int, point: Point, failure: str) -> P
     planned.
     """
     directory = Path(session.directory)
-    traces = [read_traces(trace_file(directory, rank)) for rank in range(session.ranks)]
+    traces = [read_traces(trace_file(directory, rank, number)) for rank in range(session.ranks)]
     if point.plan is None or not all(traces):
         return None
     record, pairs = build_record(session, load(point.problem, Problem), load(point.plan, Plan), traces)
@@ -64,7 +65,7 @@ def keep_partial(session: Session, number: int, point: Point, failure: str) -> P
     return file
 
 
-def forget_traces(directory: Path, ranks: Sequence[int]) -> None:
+def forget_traces(directory: Path) -> None:
     """Removes what an earlier start noted."""
-    for rank in ranks:
-        trace_file(directory, rank).unlink(missing_ok=True)
+    for file in directory.glob(TRACES):
+        file.unlink(missing_ok=True)

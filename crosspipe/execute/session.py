@@ -24,7 +24,7 @@ import msgspec
 from crosspipe.errors import CrosspipeError, StageFailed
 from crosspipe.execute.failure import find_culprit, forget, log_file, position_file
 from crosspipe.execute.lowering import lower_point
-from crosspipe.execute.partial import forget_traces, keep_partial
+from crosspipe.execute.partial import TRACES, forget_traces, keep_partial
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.position import SETTING_UP, read_position
 from crosspipe.execute.spec import PARENT, RECORD_FILE, Point, Session
@@ -83,13 +83,13 @@ def run_points(
     try:
         while given:
             forget(directory, session.ranks)
-            forget_traces(directory, range(session.ranks))
+            forget_traces(directory)
             rendezvous = directory / f"rendezvous-{uuid.uuid4().hex[:12]}"
             attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=f"file://{rendezvous.resolve()}")
             for outcome in _attempt(attempt, on_progress, launch or launch_local):
                 yield outcome._replace(point=given.pop(outcome.point))
     finally:
-        for pattern in ("rendezvous-*", "wire-*", "reference-*.safetensors"):
+        for pattern in (TRACES, "rendezvous-*", "wire-*", "reference-*.safetensors"):
             for file in directory.glob(pattern):
                 file.unlink(missing_ok=True)
 

@@ -196,7 +196,7 @@ class _Member:
             common.keep(trace)
             engine.keep_time(common.clock)
 
-        log = TraceLog(trace_file(self.directory, rank))
+        log = TraceLog(trace_file(self.directory, rank, number))
         self.transport.allgather(b"")
         self.transport.timeout_s = run.timeout_s
         traces = run_iterations(
