@@ -7,15 +7,13 @@ of the same two sites send together. Rank 0 fits alpha and beta, looks for reaso
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import importlib.util
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -26,72 +24,20 @@ from crosspipe.problem import LinkTable
 from crosspipe.problem.links import Contention
 from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.profile import distrust
+from crosspipe.profile.link_options import Options, parse
 from crosspipe.profile.link_table import build_table, describe, run_transport, with_torch
-from crosspipe.profile.pingpong import SINGLE, TOGETHER, Cell, Channel, Control, Pattern, Rule, initiate, respond
+from crosspipe.profile.pingpong import SINGLE, TOGETHER, Cell, Channel, Control, Pattern, initiate, respond
 from crosspipe.profile.places import Place, check_world, cores, here
 from crosspipe.profile.rounds import Round, quiet_rounds, rounds
 from crosspipe.profile.samples import frame, one_way, pack, windows, write_samples
-from crosspipe.profile.streams import crossings, patterns, stream_sizes, window_of
+from crosspipe.profile.streams import crossings, patterns, window_of
 from crosspipe.store import save
 from crosspipe.store.files import disk_errors
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TRANSPORTS = ("mpi", "gloo")  # unless told otherwise
-KNOWN = (*TRANSPORTS, "nccl")
-SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
 TOGETHER_S = 0.5  # pairs that are to disturb one another need some time side by side
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for. `sites[r]` is the site of rank r; empty: all in site 0.
-
-    Windows of messages in flight are measured at `stream_sizes_bytes`; empty: not at all.
-    """
-
-    out: Path
-    sizes_bytes: tuple[int, ...] = SIZES_BYTES
-    stream_sizes_bytes: tuple[int, ...] = stream_sizes(SIZES_BYTES)
-    transports: tuple[str, ...] = TRANSPORTS
-    time_budget_s: float = 5.0
-    sites: tuple[int, ...] = ()
-    ranks: int | None = None
-    strict: bool = False
-    rule: Rule = Rule()
-
-
-def parse(arguments: Sequence[str] | None = None) -> Options:
-    """The options of a command line; argparse ends the process with code 2 on a wrong one."""
-    parser = argparse.ArgumentParser(prog="python -m crosspipe.profile.links", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the two files go")
-    parser.add_argument("--sizes", type=_numbers(1), default=SIZES_BYTES, metavar="BYTES,…", help="message sizes")
-    parser.add_argument("--largest", type=int, metavar="BYTES", help="more sizes, in powers of 4, up to this one")
-    parser.add_argument("--streams", type=_sizes_or_none, metavar="BYTES,…", help="sizes of windows in flight, or none")
-    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo,nccl")
-    parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
-    parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")
-    parser.add_argument("--ranks", type=int, help="refuse a world of another size")
-    parser.add_argument("--width", type=float, default=Rule().width, help="wanted 95 %% interval over median")
-    parser.add_argument("--fewest", type=int, default=Rule().fewest, help="round trips a size, whatever the time")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if there is reason to distrust the result")
-    given = parser.parse_args(arguments)
-    if not given.time_budget > 0 or not given.width > 0 or given.fewest < 6:
-        parser.error("--time-budget and --width must be above 0, --fewest 6 or more (below, there is no 95 % interval)")
-    sizes = sorted(set(given.sizes))
-    while given.largest and sizes[-1] * 4 <= given.largest:
-        sizes.append(sizes[-1] * 4)
-    return Options(
-        out=given.out,
-        sizes_bytes=tuple(sizes),
-        stream_sizes_bytes=stream_sizes(sizes) if given.streams is None else given.streams,
-        transports=given.transports,
-        time_budget_s=given.time_budget,
-        sites=given.sites,
-        ranks=given.ranks,
-        strict=given.strict,
-        rule=Rule(width=given.width, fewest=given.fewest, most=max(given.fewest, Rule().most)),
-    )
 
 
 def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
@@ -225,7 +171,7 @@ def _play_together(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark on this rank; returns the exit code."""
-    options = parse(arguments)
+    options = parse(arguments, __doc__)
     if with_torch(options.transports) and importlib.util.find_spec("torch") is None:
         named = ",".join(options.transports)
         return _fail(UsageError("--transports", named, "needs torch", "pip install 'crosspipe[train]', or use mpi"))
@@ -287,28 +233,6 @@ def _line(link: SiteLink) -> str:
         f"({low:.1f} to {high:.1f}), {rate}, {link.pairs} pairs of ranks"
         f"{'' if link.symmetric is None else ', symmetric' if link.symmetric else ', NOT symmetric'}"
     )
-
-
-def _numbers(smallest: int) -> Callable[[str], tuple[int, ...]]:
-    def read(text: str) -> tuple[int, ...]:
-        parts = text.split(",")
-        numbers = tuple(int(part) for part in parts if part.isdecimal())
-        if len(numbers) < len(parts) or min(numbers) < smallest:
-            raise argparse.ArgumentTypeError(f"{text!r}: whole numbers >= {smallest}, joined by commas")
-        return numbers
-
-    return read
-
-
-def _sizes_or_none(text: str) -> tuple[int, ...]:
-    return () if text == "none" else tuple(sorted(set(_numbers(1)(text))))
-
-
-def _transports(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    if set(names) - set(KNOWN):
-        raise argparse.ArgumentTypeError(f"{text!r}: use {', '.join(KNOWN)} or some of them, joined by commas")
-    return names
 
 
 def _end_all(comm: MPI.Comm, why: str, code: int) -> None:
