@@ -11,8 +11,7 @@ from typing import Any
 from crosspipe.problem import BlockCosts, Problem
 from crosspipe.problem.spread import spread
 from crosspipe.report.artifacts import PointArtifacts
-from crosspipe.schedule import Schedule, TimedBlock
-from crosspipe.schedule.timeline import memory_steps
+from crosspipe.schedule import Schedule
 from crosspipe.store.campaign_file import CampaignPoint, Label
 from crosspipe.store.records import RunRecord
 
@@ -97,24 +96,36 @@ def _schedule_values(schedule: Schedule, problem: Problem | None) -> dict[str, A
     if provenance is not None:
         values |= {"solver_method": provenance.method, "solver_wall_s": provenance.wall_s}
     if problem is not None:
-        values["predicted_peak_activation_mib"] = _peak_activation_bytes(problem, schedule) / MIB
+        busy_ns, peak_bytes = _busy_and_peak(problem, schedule)
+        values["predicted_peak_activation_mib"] = peak_bytes / MIB
         if certificate is not None and certificate.makespan_ns:
-            busy = sum(
-                problem.costs[stage][b.chunk].duration_ns(b.kind, b.piece, b.pieces)
-                for stage, order in enumerate(schedule.orders)
-                for b in order
-            )
-            values["predicted_bubble_ratio"] = 1 - busy / (problem.stages * certificate.makespan_ns)
+            values["predicted_bubble_ratio"] = 1 - busy_ns / (problem.stages * certificate.makespan_ns)
     return values
 
 
-def _peak_activation_bytes(problem: Problem, schedule: Schedule) -> int:
-    """Largest activation memory of any stage; the order alone decides it, the times play no part."""
-    peaks = [0]
-    for stage, order in enumerate(schedule.orders):
-        steps = memory_steps(problem, tuple(TimedBlock(block, 0, 0) for block in order), stage)
-        peaks.append(max((held for _, held in steps), default=0))
-    return max(peaks)
+def _busy_and_peak(problem: Problem, schedule: Schedule) -> tuple[int, int]:
+    """Busy time of all stages together in ns, and the largest activation memory of any in bytes.
+
+    The order alone decides both. The loop is the hottest of loading a campaign: each kind of block is looked up once.
+    """
+    busy = peak = 0
+    for costs, order in zip(problem.costs, schedule.orders, strict=True):
+        known: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
+        held = 0
+        for kind, chunk, _, piece, pieces in order:
+            which = (kind, chunk, piece, pieces)
+            if which not in known:
+                cost = costs[chunk]
+                take = 0 if piece else cost.take_bytes(kind)
+                release = cost.release_bytes(kind, piece, pieces)
+                known[which] = (cost.duration_ns(kind, piece, pieces), take, release)
+            duration, take, release = known[which]
+            busy += duration
+            held += take
+            if held > peak:
+                peak = held
+            held -= release
+    return busy, peak
 
 
 def _run_values(run: RunRecord) -> dict[str, Any]:

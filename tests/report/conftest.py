@@ -13,6 +13,7 @@ GPipe does not fit its memory, cross_ud was blocked by a dead profile of another
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -191,27 +192,40 @@ def outcome(root: Path, stage: str, key: str, status: str, reason: str, log: str
 
 @pytest.fixture(scope="session")
 def many_points(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A campaign of 200 points, 8 stages and 16 microbatches each: 1F1B at 50 delays in 4 settings; 10 runs made."""
+    """A campaign of 200 points, 8 stages and 16 microbatches each: 1F1B at 50 delays in 4 settings, each with artifacts
+    of its own; the first ten keep a measured timeline."""
     tmp_path = tmp_path_factory.mktemp("many")
     store, points = Store(tmp_path / "store"), []
     for index in range(200):
         ratio, setting = index % 50, index // 50
-        request = Request(stage="solve", version=1, config={"ratio": ratio % 10})
-        ran = Request(stage="run", version=1, config={"ratio": ratio % 10}, inputs={"solve": request.reference})
-        if setting == 0 and ratio < 10:
-            _one_of_many(store, request, ran, ratio)
-        name = f"1f1b,{ratio},{setting}"
+        big, planned, timeline = _one_of_many(ratio % 10)
+        record = msgspec.structs.replace(
+            run_record("1f1b", 0), problem_digest=big.digest(), predicted_makespan_ns=timeline.makespan_ns
+        )
+        config = {"index": index}
+        solved = artifact(
+            store,
+            Request(stage="solve", version=1, config=config),
+            {"problem.json": big, "schedule.json": planned},
+        )
+        ran = artifact(
+            store,
+            Request(stage="run", version=1, config=config, inputs={"solve": solved.reference}),
+            {"run.json": record} | ({"timelines.parquet": [timeline]} if index < 10 else {}),
+        )
         labels = point("1f1b", ratio, {}).labels | {"run.setting": setting}
-        points.append(CampaignPoint(name=name, labels=labels, config={}, keys={"solve": request.key, "run": ran.key}))
+        keys = {"solve": solved.key, "run": ran.key}
+        points.append(CampaignPoint(name=f"1f1b,{ratio},{setting}", labels=labels, config={}, keys=keys))
     plan = CampaignFile(name="many", store=str(store.root), created_at_s=1.75e9, points=tuple(points))
     (tmp_path / "campaign").mkdir()
     save(tmp_path / "campaign" / "campaign.json", plan)
     return tmp_path / "campaign"
 
 
-def _one_of_many(store: Store, solve: Request, run: Request, ratio: int) -> None:
+@functools.cache
+def _one_of_many(latency_ms: int) -> tuple[Problem, Schedule, Timeline]:
     big = Problem.uniform(
-        stages=8, microbatches=16, sites=2, forward_ms=10, input_grad_ms=10, weight_grad_ms=10, latency_ms=ratio
+        stages=8, microbatches=16, sites=2, forward_ms=10, input_grad_ms=10, weight_grad_ms=10, latency_ms=latency_ms
     )
     orders = []
     for stage in range(8):  # 1F1B: as many F ahead as there are stages from here on
@@ -220,15 +234,10 @@ def _one_of_many(store: Store, solve: Request, run: Request, ratio: int) -> None
         for i in range(16):
             order += [Block("B", 0, i)] + ([Block("F", 0, i + ahead)] if i + ahead < 16 else [])
         orders.append(tuple(order))
-    shaped = Schedule(name="1f1b", traversal="ud", stages=8, chunks=1, microbatches=16, orders=tuple(orders))
-    timeline = simulate_reference(big, shaped)
+    planned = Schedule(name="1f1b", traversal="ud", stages=8, chunks=1, microbatches=16, orders=tuple(orders))
+    timeline = simulate_reference(big, planned)
     bound = Certificate(
         makespan_ns=timeline.makespan_ns, lower_bound_ns=timeline.makespan_ns // 2, proven_by="none",
         explanation="made up", assumptions=(),
     )  # fmt: skip
-    shaped = msgspec.structs.replace(shaped, certificate=bound, problem_digest=big.digest())
-    artifact(store, solve, {"problem.json": big, "schedule.json": shaped})
-    record = msgspec.structs.replace(
-        run_record("1f1b", 0), problem_digest=big.digest(), predicted_makespan_ns=timeline.makespan_ns
-    )
-    artifact(store, run, {"run.json": record, "timelines.parquet": [timeline]})
+    return big, msgspec.structs.replace(planned, certificate=bound, problem_digest=big.digest()), timeline

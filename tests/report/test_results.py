@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -174,3 +175,11 @@ def test_what_failed_is_compared_with_nothing_and_is_nobodys_rival(campaign: Pat
     assert failed["predicted_makespan_ms"] == 90  # solved, then its run failed
     assert failed["best_static"] is failed["predicted_vs_best_static_percent"] is None
     assert other["best_static"] == "1f1b"
+
+
+def test_a_thousand_points_load_in_two_seconds(many_points: Path) -> None:
+    """200 points of 8 stages and 16 microbatches, each counted five times, by the CPU's time on one core."""
+    load_results(many_points)  # what is imported and compiled once is not what is asked about
+    started = time.process_time()
+    assert load_results(many_points).points.height == 200
+    assert 5 * (time.process_time() - started) < 2.0
