@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from crosspipe.errors import CrosspipeError, StageFailed
+from crosspipe.errors import CrosspipeError, FieldError, StageFailed
 from crosspipe.execute.failure import find_culprit, forget, log_file, position_file
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import TRACES, forget_traces, keep_partial
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.position import SETTING_UP, read_position
 from crosspipe.execute.spec import PARENT, RECORD_FILE, Point, Session
+from crosspipe.execute.variation import read_bandwidth
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule
@@ -95,8 +96,13 @@ def run_points(
 
 
 def _plan(session: Session, point: Point) -> Plan:
-    problem = load(point.problem, Problem)
+    problem, run = load(point.problem, Problem), session.run
     session.check(problem)
+    if not session.emulate and (run.jitter_ms or run.bandwidth_trace is not None):
+        name = "jitter_ms" if run.jitter_ms else "bandwidth_trace"
+        raise FieldError(f"run.{name}", getattr(run, name), "varies emulated links, and none is", "leave it out here")
+    if run.bandwidth_trace is not None:
+        read_bandwidth(run.bandwidth_trace)
     return lower_point(session, problem, load(point.schedule, Schedule))
 
 

@@ -77,6 +77,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("run.transport", self.transport, "no such transport in this version", remedy)
         if self.transport == "nccl" and self.pace is not None:
             raise UsageError("run.pace", self.pace, "blocks on GPUs are not paced", "use run=real, or run.pace=null")
+        if self.transport == "nccl" and (self.jitter_ms or self.bandwidth_trace):
+            name = "jitter_ms" if self.jitter_ms else "bandwidth_trace"
+            raise UsageError(f"run.{name}", getattr(self, name), "links emulated on GPUs are constant", "use gloo")
         if not 0 <= self.jitter_ms < math.inf:
             raise UsageError("run.jitter_ms", self.jitter_ms, "is not a finite time >= 0", "use 0 for none")
         if self.resume and self.checkpoint_dir is None:

@@ -9,6 +9,7 @@ import pytest
 
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.lowering import lower
+from crosspipe.execute.session import run_session
 from crosspipe.execute.spec import Point, RunConfig, Session
 from crosspipe.execute.worker import check_wires, rank_and_size
 from crosspipe.problem import Hop, Problem
@@ -39,6 +40,8 @@ def test_the_shipped_configurations_name_every_field():
         ({"iterations": 0}, "run.iterations = 0: is below 1"),
         ({"warmup": -1}, "run.warmup = -1: is below 0"),
         ({"timeout_s": float("inf")}, "run.timeout_s = inf"),
+        ({"jitter_ms": -1.0}, "run.jitter_ms = -1.0"),
+        ({"transport": "nccl", "pace": None, "jitter_ms": 1.0}, "run.jitter_ms = 1.0: links emulated on GPUs"),
         ({"post_ahead_ms": -1.0}, "run.post_ahead_ms = -1.0"),
         ({"clip_norm": 0.0}, r"run.clip_norm = 0.0.*or null"),
         ({"transport": "nccl"}, r"run.pace = 1.0: blocks on GPUs are not paced; use run=real, or run.pace=null"),
@@ -119,3 +122,28 @@ def test_senders_of_one_emulated_wire_must_be_on_one_host():
     ranks[3] = msgspec.structs.replace(ranks[3], host="b")
     with pytest.raises(FieldError, match="wire = '1>0': ranks 2, 3 share it, on hosts a, b"):
         check_wires(plan.wire_senders, ranks)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"emulate": False, "run": RunConfig(pace=None, jitter_ms=1.0)}, "run.jitter_ms = 1.0: varies emulated links"),
+        (
+            {"run": RunConfig(pace=None, bandwidth_trace="nowhere.csv")},
+            "run.bandwidth_trace = 'nowhere.csv': cannot be",
+        ),
+    ],
+)
+def test_variations_that_cannot_be_are_refused_before_anything_starts(tmp_path, fields, wrong):
+    problem = Problem.uniform(stages=2, microbatches=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1)
+    point = Point(
+        label="a",
+        problem=str(save(tmp_path / "p.json", problem)),
+        schedule=str(save(tmp_path / "s.json", solve(problem, "1f1b"))),
+        out=str(tmp_path / "out"),
+    )
+    session = msgspec.structs.replace(session_of(**fields), points=(point,), directory=str(tmp_path / "logs"))
+    (outcome,) = run_session(session)
+    assert outcome.record is None
+    assert wrong in str(outcome.failure)
+    assert not list((tmp_path / "logs").glob("*.log"))
