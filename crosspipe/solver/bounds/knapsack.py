@@ -20,12 +20,14 @@ class Item(NamedTuple):
     most_ns: int
 
 
-def most_work_ns(items: Sequence[Item], capacity_bytes: int | None) -> int:
+def most_work_ns(items: Sequence[Item], capacity_bytes: int | None, unit_bytes: int | None = None) -> int:
     """Upper bound on the work of any choice of whole items within the capacity (None: no limit), in ns.
 
-    Items of size <= 0 always fit. A negative capacity holds nothing that has a size.
+    What is held is a multiple of `unit_bytes` (None: whole items, so of what divides all sizes). Items of size <= 0
+    always fit. A negative capacity holds nothing that has a size.
     """
-    return _relaxed(items, capacity_bytes, math.gcd(*(item.size_bytes for item in items)))
+    whole = math.gcd(*(item.size_bytes for item in items))
+    return _relaxed(items, capacity_bytes, whole if unit_bytes is None else unit_bytes)
 
 
 def _relaxed(items: Sequence[Item], capacity_bytes: int | None, unit_bytes: int) -> int:

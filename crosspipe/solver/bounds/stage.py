@@ -19,6 +19,7 @@ from crosspipe.solver.bounds.paths import Paths
 class StageBound(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds one stage: `value_ns` = `work_ns` + `lead_ns` + `rounds` * `round_ns` + `drain_ns`.
 
+    `drain_ns` is what idles after the last F at least, `late_ns` what of it idles after the last D.
     `fits` microbatches can wait for their first D at once (None: any number). Where all fit (`all_fit`), lead
     and drain may be the same time, and `value_ns` can be less than that sum.
     """
@@ -31,6 +32,7 @@ class StageBound(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     round_ns: int
     drain_ns: int
+    late_ns: int
     turn_ns: int
     fits: int | None
     all_fit: bool
@@ -57,6 +59,9 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
     its own microbatch and whatever D and W the others owed, so the owed work O is a knapsack. Its own D starts at
     e + R or later, and so on down the chunks; the time up to each such start, and up to the end of all that follows,
     exceeds what can run in it.
+
+    *Late drain.* The last D on the stage is one of chunk 0. When it starts, memory holds its own microbatch and the W
+    that the others owe; after it only these W run, until its tail is over.
 
     *Rounds.* F(C-1) of microbatch k + M cannot start before D(C-1) of k, M = floor((limit - take) / keep): nothing of
     microbatches >= k has been released, so M + 1 of them would be held when D of k starts. Windows [F of k, D of k] at
@@ -117,9 +122,17 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         own += gradient[c]
         if c > 0:
             reach += paths.input_grad[here[c]] + paths.down_ns(here[c], here[c - 1])
+    first = costs[0]
+    waiting = [
+        Item(paths.weight_grad[p], c.weight_grad_release_bytes, n * paths.weight_grad[p])
+        for p, c in zip(here, costs, strict=True)
+    ]
+    unit = None if problem.weight_grad_pieces == 1 else 1
+    only_w = most_work_ns(waiting, room(first.forward_keep_bytes + first.input_grad_take_bytes), unit)
+    late = max(0, paths.tail[here[0]] - only_w - paths.weight_grad[here[0]] - _piece_slack_ns(problem, stage))
     last = turn + paths.input_grad[here[-1]] + paths.tail[here[-1]]  # from the end of the last F to the very end
     others = [paths.input_grad_within_ns(p, last, n) - paths.input_grad[p] for p in here]
-    drain_ns = max(*drain, last - own - owed(others))
+    drain_ns = max(*drain, late, last - own - owed(others))
 
     fits = None if limit is None or sum(keep) == 0 else (limit - take) // sum(keep)
     rounds, round_ns = 0, 0
@@ -127,8 +140,8 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
     if fits is None or n <= fits:
         fill = max(paths.head[here[c]] + n * sum(forward[c:]) for c in chunks)
         fill = max(fill, paths.forward_base[here[-1]] + (n - 1) * paths.forward_step[here[-1]] + forward[-1])
-        all_forward_first = max(max(first_gradient, fill) + n * sum(gradient) + after, fill + last)
-        value = max(work + lead_ns, work + drain_ns, min(work + lead(n - 1) + drain_ns, all_forward_first))
+        all_forward_first = max(max(first_gradient, fill) + n * sum(gradient) + max(after, late), fill + last)
+        value = max(work + lead_ns + late, work + drain_ns, min(work + lead(n - 1) + drain_ns, all_forward_first))
     else:
         rounds = max(0, (n - 1) // fits - 1)
         round_ns = max(
@@ -147,6 +160,7 @@ def stage_bound(problem: Problem, paths: Paths, turns: Sequence[int], stage: int
         rounds=rounds,
         round_ns=round_ns,
         drain_ns=drain_ns,
+        late_ns=late,
         turn_ns=turn,
         fits=fits,
         all_fit=fits is None or n <= fits,

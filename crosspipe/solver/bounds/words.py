@@ -25,7 +25,9 @@ def stage_words(bound: StageBound) -> str:
             f"{milliseconds(bound.round_ns)} in each of {bound.rounds} rounds of {held} between an F and its D"
         )
     if bound.drain_ns:
-        words.append(f"{milliseconds(bound.drain_ns)} after its last F, when only gradients still in memory can run")
+        late = bound.late_ns == bound.drain_ns
+        what = "D, when only W" if late else "F, when only gradients"
+        words.append(f"{milliseconds(bound.drain_ns)} after its last {what} still in memory can run")
     if bound.value_ns < bound.work_ns + bound.lead_ns + bound.drain_ns:
         words.append("these windows may overlap, as all microbatches fit")
     return ", ".join(words)

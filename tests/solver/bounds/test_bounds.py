@@ -98,6 +98,26 @@ def test_says_which_stage_idles_and_what_memory_buys() -> None:
     assert "one more microbatch of memory per stage would lower this bound by" in words
 
 
+def test_with_recomputation_the_w_that_cannot_wait_bind() -> None:
+    """Stage 7 of 8: work 32 * (38 + 84 + 21) = 4576 ms, 7 * 38 + 85.5 before its first F; after its last D the tail is
+    7 * 84 + 85.5 + 21, in which its W and the 14 that fit beside it in 8 microbatches run: 694.5 - 15 * 21 idle."""
+    problem = Problem.uniform(
+        stages=8,
+        microbatches=32,
+        sites=2,
+        forward_ms=38,
+        input_grad_ms=46,
+        weight_grad_ms=21,
+        latency_ms=76,
+        serialisation_ms=9.5,
+        memory_microbatches=8,
+    )
+    costs = tuple((row[0].recomputed(2**20 // 162),) for row in problem.costs)
+    bound = lower_bound(msgspec.structs.replace(problem, costs=costs))
+    assert bound.value_ns == (4576 + 351.5 + 379.5) * 1_000_000
+    assert "379.5 ms after its last D, when only W still in memory can run" in bound.explanation
+
+
 def test_refuses_a_limit_below_one_microbatch() -> None:
     problem = Problem.uniform(
         stages=2, microbatches=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1, memory_microbatches=0.5
