@@ -39,7 +39,8 @@ class Swapper:
         blocking_sends: bool = True,
         adopted: Callable[[RankPlan], None] = lambda plan: None,
     ) -> None:
-        self.engine, self.plan, self.swaps = engine, plan, []
+        self.engine, self.plan = engine, plan
+        self.swaps: list[Swap] = []
         self._source, self._blocking_sends, self._adopted = source, blocking_sends, adopted
 
     def before(self, iteration: int) -> None:
