@@ -58,7 +58,7 @@ def check_executor(kind: str) -> None:
 def make_executor(kind: str, *, workers: int, logs: Path) -> Executor:
     """The executor of a cluster whose jobs this process starts and follows; job logs go to the folder `logs`."""
     if kind == "slurm":
-        raise UsageError("cluster.executor", kind, "jobs are handed over to Slurm, not followed one by one", "submit")
+        raise UsageError("cluster.executor", kind, "is handed over to Slurm as a whole", "use submit_campaign")
     return DebugExecutor() if kind == "debug" else LocalExecutor(workers, logs)
 
 

@@ -22,7 +22,7 @@ from crosspipe.campaign.graph import STAGES
 from crosspipe.campaign.outcomes import DRIVER
 from crosspipe.campaign.processes import tail
 from crosspipe.campaign.slurm.journal import submissions
-from crosspipe.campaign.slurm.queue import Queue
+from crosspipe.campaign.slurm.queue import Queue, SlurmError
 from crosspipe.campaign.slurm.standing import Standing, cancel_jobs, standings
 from crosspipe.report.artifacts import load_campaign
 from crosspipe.store import Store
@@ -52,7 +52,10 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign, now. `followed` says whether something still works on it; `scheduled` whether a scheduler does."""
+    """A campaign, now. `followed` says whether something still works on it; `scheduled` whether a scheduler does.
+
+    `unheard` is why the scheduler could not be asked, empty where it was: what its jobs do is then not known.
+    """
 
     name: str
     points: int
@@ -60,6 +63,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[Trouble, ...]
     followed: bool
     scheduled: bool = False
+    unheard: str = ""
 
     @property
     def finished(self) -> bool:
@@ -80,7 +84,7 @@ def campaign_status(directory: Path) -> Status:
     for point in campaign.points:
         for stage, key in point.keys.items():
             wanted[stage].setdefault(key, []).append(point.name)
-    submitted = _submitted(directory, store)
+    submitted, unheard = _submitted(directory, store)
     by_reference = {reference: found for found in submitted.values() for reference in found.references}
     jobs = [job for job in outcomes.read_jobs(directory) if _works(job, submitted)]
     stages, troubles = [], []
@@ -103,16 +107,22 @@ def campaign_status(directory: Path) -> Status:
         points=len(campaign.points),
         stages=tuple(stages),
         troubles=tuple(troubles),
-        followed=any(job.task == DRIVER for job in jobs) or any(not found.failure for found in submitted.values()),
+        followed=bool(unheard)
+        or any(job.task == DRIVER for job in jobs)
+        or any(not found.failure for found in submitted.values()),
         scheduled=bool(submissions(directory)),
+        unheard=unheard,
     )
 
 
-def _submitted(directory: Path, store: Store) -> dict[str, Standing]:
-    """What was submitted to Slurm and is not through, by task; {} for a campaign of this machine."""
+def _submitted(directory: Path, store: Store) -> tuple[dict[str, Standing], str]:
+    """What was submitted to Slurm and is not through, by task, or why Slurm does not say."""
     if not submissions(directory):
-        return {}
-    return standings(directory, store, Queue())
+        return {}, ""
+    try:
+        return standings(directory, store, Queue()), ""
+    except SlurmError as error:  # its controller restarts, or this is a laptop with a copy
+        return {}, str(error)
 
 
 def _works(job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> bool:

@@ -84,6 +84,8 @@ def status(options: Namespace) -> int:
         )
         if outcome.status == "failed" and trouble.log is not None:
             out.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
+    if found.unheard:
+        out.print(Text(f"what its jobs do is not known: {found.unheard}", style="yellow"), soft_wrap=True)
     if found.scheduled:
         _offer_to_exclude(options, out)
     if found.finished and not found.complete:

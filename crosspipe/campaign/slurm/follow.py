@@ -62,7 +62,7 @@ def _bury(directory: Path, tasks: dict[str, Standing], lost: dict[str, float], p
     for task, standing in tasks.items():
         if not standing.failure:
             lost.pop(task, None)
-        elif now - lost.setdefault(task, now) >= patience_s:
+        elif standing.state.in_vain or now - lost.setdefault(task, now) >= patience_s:
             for reference in standing.references:
                 outcomes.write_outcome(
                     directory, reference, "failed", reason=standing.failure, log=standing.log, job=str(standing.job)

@@ -195,6 +195,15 @@ def test_without_accounting_a_job_that_is_gone_is_over(points: Points, slurm: An
     assert status.finished
 
 
+def test_status_without_a_controller_says_so_and_what_it_knows(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    slurm.order("away")
+    status = campaign_status(tmp_path / "c")
+    assert [stage.waiting for stage in status.stages] == [1, 1, 4, 4]
+    assert "Unable to contact slurm controller" in status.unheard
+    assert not status.finished
+
+
 def test_another_job_of_the_same_number_from_last_year_is_not_ours(points: Points, slurm: Any, tmp_path: Path) -> None:
     submit(points(cluster__executor="slurm"), tmp_path / "c")
     jobs = slurm.jobs
