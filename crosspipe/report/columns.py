@@ -56,6 +56,9 @@ POINT_COLUMNS = (
     Column("best_static", "text", "", "fastest static schedule of the same setting that fits the memory and finished"),
     Column("predicted_vs_best_static_percent", "number", "%", "predicted against that schedule's; negative: faster"),
     Column("measured_vs_best_static_percent", "number", "%", "measured median against that schedule's"),
+    Column(
+        "differs_from_best_static", "truth", "", "whether the 95 % intervals of both medians lie apart; null: unknown"
+    ),
     Column("predicted_bubble_ratio", "number", "", "idle time over makespan, mean over the stages, simulated"),
     Column("predicted_peak_activation_mib", "number", "MiB", "activations of the fullest stage, by the schedule"),
     Column("measured_peak_activation_mib", "number", "MiB", "the same, along the order as executed"),

@@ -141,3 +141,6 @@ def _compare(rows: list[dict[str, Any]]) -> None:
                 common = [n for n in names if row.get(n) is not None and best.get(n) is not None]
                 if common:
                     row[column] = percent_of(row[common[0]], best[common[0]])
+            ends = [(r.get("measured_iteration_low_ms"), r.get("measured_iteration_high_ms")) for r in (row, best)]
+            if row is not best and not any(None in pair for pair in ends):
+                row["differs_from_best_static"] = ends[0][0] > ends[1][1] or ends[0][1] < ends[1][0]

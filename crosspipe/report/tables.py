@@ -147,13 +147,16 @@ def order(points: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def against_static(row: dict[str, Any]) -> str:
-    """The comparison with the best static schedule in words: measured where there is a measurement."""
+    """The comparison with the best static schedule in words: measured where there is a measurement, and then marked
+    where chance may explain it."""
     if row["best_static"] is None:
         return MISSING
     if row["best_static"] == row["schedule"]:
         return "best static"
     measured = row["measured_vs_best_static_percent"]
-    return percent(row["predicted_vs_best_static_percent"] if measured is None else measured)
+    if measured is None:
+        return percent(row["predicted_vs_best_static_percent"])
+    return percent(measured) + (" n.s." if row["differs_from_best_static"] is False else "")
 
 
 def fastest(group: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str, int] | None:

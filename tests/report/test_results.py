@@ -11,9 +11,11 @@ import pytest
 
 from crosspipe.errors import ArtifactError
 from crosspipe.report.results import Results, dictionary, load_results, result_files
+from crosspipe.report.tables import summary_table
 from crosspipe.schedule import Schedule
 from crosspipe.store.campaign_file import Outcome, outcome_path
 from crosspipe.store.files import load, save
+from crosspipe.store.records import Iteration, RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,24 @@ def test_gap_and_static_comparison(results: Results) -> None:
     assert late["predicted_vs_best_static_percent"] == pytest.approx(100 * (113 / 93 - 1))
     assert late["measured_vs_best_static_percent"] == pytest.approx(100 * (113.7 / 93.7 - 1))
     assert row(results, "gpipe,1")["best_static"] is None
+
+
+def test_a_difference_counts_where_the_intervals_lie_apart(campaign: Path) -> None:
+    """1F1B and ZB-H1 are 20 ms apart, their intervals 1.2 ms wide; then 1F1B runs as fast as ZB-H1."""
+    before = load_results(campaign)
+    assert row(before, "1f1b,1")["differs_from_best_static"] is True
+    assert row(before, "zbh1,1")["differs_from_best_static"] is None  # with itself
+    path = before.store_root / "run" / row(before, "1f1b,1")["run_key"] / "run.json"
+    faster = [msgspec.structs.replace(i, iteration_ns=i.iteration_ns - 20_000_000 + 500_000) for i in read_run(path)]
+    save(path, msgspec.structs.replace(load(path, RunRecord), iterations=tuple(faster)))
+    after = load_results(campaign)
+    assert row(after, "1f1b,1")["differs_from_best_static"] is False
+    cells = [r.cells for r in summary_table(after.points).rows if r.cells[:2] == ("1f1b", "(1, 0)")]
+    assert "+0.53 % n.s." in cells[0]  # 0.5 of 93.7 ms
+
+
+def read_run(path: Path) -> tuple[Iteration, ...]:
+    return load(path, RunRecord).iterations
 
 
 def test_memory_and_bubbles_follow_from_the_order(results: Results) -> None:
