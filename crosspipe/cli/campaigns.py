@@ -83,7 +83,8 @@ def status(options: Namespace) -> int:
             soft_wrap=True,
         )
         if outcome.status == "failed" and trouble.log is not None:
-            out.print(f"    log {trouble.log}: {trouble.last_lines}", markup=False, soft_wrap=True)
+            said = "" if outcome.reason in trouble.last_lines else f": {trouble.last_lines}"
+            out.print(f"    log {trouble.log}{said}", markup=False, highlight=False, soft_wrap=True)
     if found.unheard:
         out.print(Text(f"what its jobs do is not known: {found.unheard}", style="yellow"), soft_wrap=True)
     if found.scheduled:
