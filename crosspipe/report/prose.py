@@ -41,10 +41,9 @@ COMPARED_COLUMNS = (
     "Best static: the fastest finished schedule among {statics} at the same setting and delay; one that does not fit "
     "the memory cannot finish, and only schedules of this campaign are compared. Negative is faster; n.s.: the 95 % "
     "intervals of the two medians overlap, so chance may explain the difference (stricter than a test at 5 %). "
-    "Gap: simulated "
-    "makespan over the best lower bound proven here for the same problem. The fastest of each delay stands out. Peak: "
-    "the activations of the fullest stage, counted along the order (as executed where it ran); an order may stay below "
-    "the limit, never above it, and receive buffers come on top of both."
+    "Gap: simulated makespan over the best lower bound proven here for the same problem. The fastest of each delay "
+    "stands out. Peak: the activations of the fullest stage, counted along the order (as executed where it ran); an "
+    "order may stay below the limit, never above it, and receive buffers come on top of both."
 )
 
 DELAY_POINTS = "Lines are simulated; points are {origin} (median and its 95 % interval)."
