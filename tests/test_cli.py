@@ -76,7 +76,7 @@ def test_help_of_run_shows_groups_with_their_choices(cli: Cli) -> None:
         assert words in out
 
 
-def test_wrong_usage_is_2_and_one_line(cli: Cli, problem: Path) -> None:
+def test_wrong_usage_is_2_and_one_line(cli: Cli, problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = cli("slove")
     assert code == 2
     assert_one_line(err, "did you mean solve?", "run, status, watch")
@@ -92,6 +92,7 @@ def test_wrong_usage_is_2_and_one_line(cli: Cli, problem: Path) -> None:
     code, _, err = cli("run", "schedule=1f1b", "pipeline.sites=3")
     assert code == 2
     assert_one_line(err, "pipeline.sites = 3: 4 stages cannot be split evenly among 3 sites")
+    monkeypatch.setenv("PATH", str(problem.parent))  # no Slurm there
     code, _, err = cli("run", "schedule=1f1b", "cluster=slurm")
     assert code == 2
     assert_one_line(err, "cluster.executor = 'slurm'", "cluster=local")
