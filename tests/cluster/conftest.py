@@ -42,10 +42,12 @@ class Devcluster:
         """`cluster.sh COMMAND` for this cluster."""
         return self.run(self.command, command, "--port", str(self.port), *arguments, check=check)
 
-    def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, check: bool = True, within_s: float = 240, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """A command that may talk to this cluster."""
         done = subprocess.run(
-            command, env=self.environment | environment, capture_output=True, text=True, timeout=240, check=False
+            command, env=self.environment | environment, capture_output=True, text=True, timeout=within_s, check=False
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
