@@ -15,7 +15,8 @@ from crosspipe.store import RunRecord, load
 SWEEP = [
     "model=tiny", "pipeline.stages=4", "pipeline.sites=2", "pipeline.microbatches=4",
     "schedule=gpipe,1f1b,zbh1,zbh2", "network.delay=[0,0],[0.5,0],[1,0],[1,0.25],[2,0.25],[2,1]",
-    "run.iterations=1", "run.warmup=1", "run.pace=2", "network.tolerance=100", "run.points_per_job=24", "run.check_gradients=false",
+    "run.iterations=1", "run.warmup=1", "run.pace=2", "run.points_per_job=24", "run.check_gradients=false",
+    "network.tolerance=100",
     "profile.links.time_budget=2", "profile.blocks.budget_s=2", "campaign_dir=sweep", "wait=true",
 ]  # fmt: skip
 
