@@ -90,7 +90,9 @@ def test_fig9_adds_the_all_reduce_of_all_parameters(simulate: Simulate) -> None:
 
 
 def test_fig8_is_relative_to_zbv_without_delay(simulate: Simulate) -> None:
-    out = simulate("fig8", "schedule=zbv,1f1b,cross_ud_sub", "network.latency_ratio=0,2", "network.bandwidth_ratio=0,1")
+    out = simulate(
+        "fig8", "schedule=zbv,1f1b,zbh1,cross_ud_sub", "network.latency_ratio=0,2", "network.bandwidth_ratio=0,1"
+    )
     table = pl.read_csv(out / "fig8.csv")
     assert table.height == 16
     free = table.filter(pl.col("latency_ratio") == 0, pl.col("bandwidth_ratio") == 0)
