@@ -9,7 +9,7 @@ BENCHES := $(filter-out tests/bench/test_%,$(wildcard tests/bench/*.py))
 PYTEST := $(BIN)/python -m pytest --forbid-skips
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster check bench wheel clean
+.PHONY: help install demo test test-cluster check bench reproduce wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,8 +40,11 @@ check: install  ## lint, format, types and the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install  ## measure the tables of docs/benchmarks (hours; BENCH=--quick: minutes, into build/benchmarks)
+bench: install  ## measure the tables of docs/benchmarks (two hours, quiet; BENCH=--quick: minutes, into build/benchmarks)
 	for script in $(BENCHES); do $(LOCK) $(BIN)/python $$script $(BENCH) || exit; done
+
+reproduce: install  ## make the paper's figures and tables again, into docs/results (half an hour)
+	$(LOCK) $(BIN)/python analysis/reproduce.py
 
 wheel: install  ## build dist/crosspipe-*.whl
 	rm -rf dist
