@@ -246,7 +246,8 @@ class Engine:
             end = last.raw_end_ns  # no later block of this rank can make up for it
         reductions = self._beside.await_all()
         notes.messages += reductions
-        end = max([end, *(m.arrival_ns for m in reductions)])
+        # a late reduction either
+        end = max([end, *(m.raw_arrival_ns if m.lateness_ns > LATE_NS else m.arrival_ns for m in reductions)])
         loss = float(torch.stack(notes.losses).mean()) if notes.losses else None
         rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
         ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)

@@ -62,12 +62,16 @@ def _timeline(problem: Problem, blocks: list[list[TimedBlock]], messages: list[T
     )
 
 
-def iteration(problem: Problem, traces: Sequence[Trace], predicted_ns: int, *, warmup: bool) -> Iteration:
+def iteration(
+    problem: Problem, traces: Sequence[Trace], predicted_ns: int, *, warmup: bool, everyone: Sequence[Trace] = ()
+) -> Iteration:
     """One iteration as recorded; `predicted_ns` is the predicted makespan of the plan that ran.
 
-    The norm and the optimizer step count among the blocks that can be late.
+    `traces` are of one pipeline, `everyone` are those of all replicas (empty: there is one): what was late and how long
+    it took is over all of them, the critical path is the pipeline's. The norm and the optimizer step count among the
+    blocks that can be late.
     """
-    first = traces[0]
+    first, everyone = traces[0], everyone or traces
     _, raw = timelines(problem, traces, "")
     # a paced block that waited to begin has lost nothing yet, it is late by how late it ends
     came = {m.message: m.raw_arrival_ns for t in traces for m in t.messages}
@@ -80,27 +84,29 @@ def iteration(problem: Problem, traces: Sequence[Trace], predicted_ns: int, *, w
         for rank, t in enumerate(traces)
     ]
     measured = _timeline(problem, spans, list(raw.messages), "")
-    starts = [b.start_ns for t in traces for b in t.blocks[:1]]
-    starts += [m.ready_ns for t in traces for m in t.messages if m.message.kind == "gather"]
-    blocks = [b.lateness_ns for t in traces for b in t.blocks]
-    blocks += [t.raw_norm_end_ns - t.norm_end_ns for t in traces]
-    blocks += [t.raw_step_end_ns - t.step_end_ns - max(0, t.raw_norm_end_ns - t.norm_end_ns) for t in traces]
-    messages = [m.lateness_ns for t in traces for m in t.messages]
+    gathered = [m.ready_ns for t in everyone for m in t.messages if m.message.kind == "gather"]
+    reduced = [m.raw_arrival_ns for t in everyone for m in t.messages if m.message.kind == "reduce"]
+    start = min([*gathered, *(b.start_ns for t in everyone for b in t.blocks[:1])])
+    raw_start = min([*gathered, *(b.raw_start_ns for t in everyone for b in t.blocks[:1])])
+    raw_end = max([*reduced, *(b.raw_end_ns for t in everyone for b in t.blocks[-1:])])
+    blocks = [b.lateness_ns for t in everyone for b in t.blocks]
+    blocks += [t.raw_norm_end_ns - t.norm_end_ns for t in everyone]
+    blocks += [t.raw_step_end_ns - t.step_end_ns - max(0, t.raw_norm_end_ns - t.norm_end_ns) for t in everyone]
+    messages = [m.lateness_ns for t in everyone for m in t.messages]
     late_blocks = [late for late in blocks if late > LATE_NS]
     late_messages = [late for late in messages if late > LATE_NS]
-    step_end = max(t.step_end_ns for t in traces)
-    norm_end = max(t.norm_end_ns for t in traces)
-    raw_blocks = [(b.raw_start_ns, b.raw_end_ns) for t in traces for b in t.blocks]
+    step_end = max(t.step_end_ns for t in everyone)
+    norm_end = max(t.norm_end_ns for t in everyone)
     return Iteration(
         index=first.index,
         warmup=warmup,
         loss=next(t.loss for t in traces if t.loss is not None),
         gradient_norm=first.gradient_norm,
-        makespan_ns=first.blocks_end_ns - min(starts),
-        iteration_ns=step_end - min(starts),
+        makespan_ns=first.blocks_end_ns - start,
+        iteration_ns=step_end - start,
         gradient_norm_ns=norm_end - first.blocks_end_ns,
         optimizer_step_ns=step_end - norm_end,
-        raw_makespan_ns=max(end for _, end in raw_blocks) - min(start for start, _ in raw_blocks),
+        raw_makespan_ns=raw_end - raw_start,
         late_blocks=len(late_blocks),
         late_messages=len(late_messages),
         largest_lateness_ns=max(late_blocks + late_messages, default=0),
@@ -160,21 +166,23 @@ def build_record(
 ) -> tuple[RunRecord, list[tuple[Timeline, Timeline]]]:
     """What follows from `traces[rank][i]`, and the (anchored, raw) Timelines of the iterations after the warm-up.
 
-    With replicas, timelines are those of the first, and losses means over all.
+    With replicas, timelines are those of the first, losses means over all, and what was late is counted on all ranks.
 
     `plan` is the one that ran first. Iterations that are not there on every rank are left out.
     """
     run = session.run
     runs = list(zip(*of_one_pipeline(traces, problem.stages), strict=False))
+    everyone = list(zip(*traces, strict=False))
     taken = [s for s in swaps if s.refused is None]
 
     def predicted_ns(index: int) -> int:
         return [plan.predicted_makespan_ns, *(s.predicted_makespan_ns for s in taken if s.iteration <= index)][-1]
 
     iterations = tuple(
-        iteration(problem, row, predicted_ns(row[0].index), warmup=i < run.warmup) for i, row in enumerate(runs)
+        iteration(problem, row, predicted_ns(row[0].index), warmup=i < run.warmup, everyone=all_ranks)
+        for i, (row, all_ranks) in enumerate(zip(runs, everyone, strict=True))
     )
-    measured = runs[run.warmup :]
+    measured, of_all = runs[run.warmup :], everyone[run.warmup :]
     record = RunRecord(
         problem_digest=plan.problem_digest,
         schedule_name=plan.schedule_name,
@@ -187,10 +195,10 @@ def build_record(
         + max(session.optimizer_step_ns, default=0),
         iterations=iterations,
         planned_receive_bytes=plan.receive_bytes,
-        delay_error_ns=delay_errors(problem, measured) if session.emulate else {},
+        delay_error_ns=delay_errors(problem, of_all) if session.emulate else {},
         messages_sent=sum(t.sent for row in measured for t in row),
         swaps=tuple(swaps),
-        findings=findings(problem, measured, iterations[run.warmup :]),
+        findings=findings(problem, of_all, iterations[run.warmup :]),
         environment={"transport": run.transport, "real_compute_share": f"{compute_share(measured):.3f}"},
     )
     return record, [timelines(problem, row, session.origin) for row in measured]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from crosspipe.execute import findings as distrust
 from crosspipe.execute.comparison import compare
 from crosspipe.execute.findings import compute_share, delay_errors, findings
-from crosspipe.execute.recording import iteration, timelines
+from crosspipe.execute.recording import build_record, iteration, timelines
 from crosspipe.execute.trace import Trace, TracedBlock, TracedMessage
-from crosspipe.problem import Problem
+from crosspipe.problem import DataParallel, Hop, Problem
 from crosspipe.schedule import Block, Message, simulate
 from crosspipe.schedule.order import Schedule
 
@@ -132,6 +134,54 @@ def test_raw_durations_are_simulated_anew_and_the_excess_adds_up():
 
 def test_a_good_run_has_no_findings():
     assert findings(PROBLEM, [run()], [iteration(PROBLEM, run(), 70 * MS, warmup=False)]) == ()
+
+
+def reduced(*, received: int) -> list[Trace]:
+    """`run()` with a gather of 5 ms before the first block and a reduction of 20 ms after the last, from 70 to 90."""
+
+    def later(t: Trace) -> Trace:
+        moved = [TracedBlock(b.block, *(time + 5 * MS for time in b[1:])) for b in t.blocks]
+        messages = [TracedMessage(m.message, *(time + 5 * MS for time in m[1:])) for m in t.messages]
+        return msgspec.structs.replace(t, blocks=tuple(moved), messages=tuple(messages))
+
+    traces = [later(t) for t in run()]
+    gather, reduce = message("gather", 0, 0, 5, 0, 1), message("reduce", 0, 75, 95, 76, received)
+    traces[0] = msgspec.structs.replace(traces[0], messages=(gather, *traces[0].messages, reduce))
+    ends = {"blocks_end_ns": 1000 + max(95, received), "norm_end_ns": 1102, "raw_norm_end_ns": 1102}
+    ends |= {"step_end_ns": 1105, "raw_step_end_ns": 1105}
+    return [msgspec.structs.replace(t, **{name: time * MS for name, time in ends.items()}) for t in traces]
+
+
+@pytest.mark.parametrize("received", [77, 99])  # in time, and 4 ms late
+def test_gathers_and_reductions_are_part_of_both_makespans(received):
+    replicas = DataParallel(reduce=Hop(latency_ns=20 * MS), gather=Hop(latency_ns=5 * MS))
+    problem = msgspec.structs.replace(PROBLEM, data_parallel=((replicas,), (DataParallel(reduce=Hop()),)))
+    traces = reduced(received=received)
+    done = iteration(problem, traces, 95 * MS, warmup=False)
+    expected = max(95, received) * MS  # the last block ends at 75 ms: without the reduction a fifth would be missing
+    assert (done.makespan_ns, done.raw_makespan_ns, done.resimulated_makespan_ns) == (expected,) * 3
+    assert findings(problem, [traces], [done]) == ()
+
+
+def test_what_is_late_in_any_replica_is_counted():
+    plan = SimpleNamespace(problem_digest="", schedule_name="", predicted_makespan_ns=70 * MS, receive_bytes=(0, 0))
+    session = SimpleNamespace(
+        run=SimpleNamespace(warmup=0, transport="gloo", pace=1.0),
+        origin="emulated",
+        emulate=True,
+        gradient_norm_ns=(),
+        optimizer_step_ns=(),
+    )
+    ranks = [*run(), *run(late=4, transfer=9)]  # the second replica is late
+    record, ((anchored, raw),) = build_record(session, PROBLEM, plan, [[t] for t in ranks])
+    (done,) = record.iterations
+    assert (done.late_blocks, done.late_messages, done.largest_lateness_ns) == (1, 2, 4 * MS)
+    assert (done.makespan_ns, done.raw_makespan_ns, done.loss) == (70 * MS, 74 * MS, 1.5)
+    details = {f.name: f.detail for f in record.findings}
+    assert set(details) == {"late_blocks", "link_slower_than_injected", "anchors_hide_time"}
+    assert "1 of 16 blocks" in details["late_blocks"]
+    assert "2 of 4 messages across sites" in details["link_slower_than_injected"]
+    assert anchored == raw  # timelines are the first one's
 
 
 def test_delay_errors_are_over_messages_that_were_waited_for():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 from inprocess_ranks import FORMAT, execute
@@ -76,3 +78,21 @@ def test_the_iteration_ends_with_its_reductions_as_the_model_says():
     assert traces[0].blocks_end_ns == max(m.arrival_ns for m in reductions)
     gathered = next(m for m in traces[1].messages if m.message.kind == "gather")
     assert gathered.arrival_ns - gathered.ready_ns == 5 * MS
+
+
+class Slow(Told):
+    """Replicas whose reductions take 80 ms."""
+
+    def wait(self, chunk: int | None = None) -> None:
+        super().wait(chunk)
+        if chunk is None:
+            time.sleep(0.08)
+
+
+@pytest.mark.serial
+def test_a_reduction_that_is_late_ends_the_iteration_when_it_really_ended():
+    problem = replicated()  # reductions of 20 ms
+    plan = lower(problem, schedule_of(problem, ORDERS), message_bytes=FORMAT.size_bytes)
+    traces = execute(problem, plan, Settings(), replicas=[Slow(), Slow()].__getitem__)[0][0]
+    last = max(b.end_ns for trace in traces for b in trace.blocks)
+    assert traces[0].blocks_end_ns - last >= 80 * MS
