@@ -113,7 +113,27 @@ def _answer(transport: Transport, rank: int) -> None:
         transport.send(rank, Header(number, time.monotonic_ns(), 0, 0, 0), torch.zeros(1))
 
 
-def agree_start(transport: Transport, clock: Clock, *, lead_ns: int = 5_000_000) -> int:
-    """A moment shortly ahead at which all ranks begin: the latest rank's now plus `lead_ns`. Collective."""
-    nows = transport.allgather(struct.pack("<q", clock.now()))
-    return max(struct.unpack("<q", now)[0] for now in nows) + lead_ns
+class Starts:
+    """Moments shortly ahead at which all ranks begin. Every call of every rank is collective."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._told_ns: int | None = None  # what the last meeting took this rank after all had come
+
+    def agree(self, clock: Clock, *, lead_ns: int = 5_000_000) -> int:
+        """The latest rank's now, plus `lead_ns`, plus twice what the last meeting took the slowest link.
+
+        A meeting over a link of 20 ms lasts longer than any fixed lead: without its time the moment would have passed
+        when the ranks hear of it.
+        """
+        if self._told_ns is None:
+            self._meet(clock)  # only to know what one takes
+        last, took_ns = self._meet(clock)
+        return last + lead_ns + 2 * took_ns
+
+    def _meet(self, clock: Clock) -> tuple[int, int]:
+        """(when the last rank came, the longest time that any rank's meeting before this one took)."""
+        rows = self._transport.allgather(struct.pack("<qq", clock.now(), self._told_ns or 0))
+        nows, tooks = zip(*(struct.unpack("<qq", row) for row in rows), strict=True)
+        self._told_ns = max(0, clock.now() - max(nows))
+        return max(nows), max(tooks)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from crosspipe.errors import CrosspipeError, FieldError
-from crosspipe.execute.clock import Clock, agree_start
+from crosspipe.execute.clock import Clock, Starts
 from crosspipe.execute.cuda_wire import ARRIVAL, HEADER
 from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.engine import Settings
@@ -77,6 +77,7 @@ class CudaEngine:
         self.problem, self.step, self.replicas, self.settings = problem, step, replicas, settings
         self.transport, self.channels, self.clock, self.device = transport, channels, clock, device
         self.message_format, self._batch, self._stages, self._at = message_format, batch, stages, at
+        self._starts = Starts(transport)
         self._do = {
             "post": self._post,
             "wait": self._wait,
@@ -122,7 +123,7 @@ class CudaEngine:
         self.step.begin()
         self._begin_notes(index)
         self.device.synchronize()
-        begin = agree_start(self.transport, self.clock)
+        begin = self._starts.agree(self.clock)
         self.clock.wait_until(begin)
         for number, action in enumerate(self.plan.actions):
             self._at(index, number)

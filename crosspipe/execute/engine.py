@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from crosspipe.errors import CrosspipeError, FieldError
-from crosspipe.execute.clock import Clock, agree_start
+from crosspipe.execute.clock import Clock, Starts
 from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.emulation import Links, Wire
 from crosspipe.execute.failure import PeerLost
@@ -83,7 +83,7 @@ class Engine:
         self.problem, self.step, self.transport, self.clock, self.settings = problem, step, transport, clock, settings
         self._links = Links(problem, wires if settings.emulate else None, jitter)
         self._mathematics = Mathematics(problem, plan.rank, stages, batch)
-        self._at = at
+        self._at, self._starts = at, Starts(transport)
         self._do = {
             "post": self._post,
             "wait": self._wait,
@@ -142,7 +142,7 @@ class Engine:
 
     def _iterate(self, index: int) -> Trace:
         self.step.begin()
-        notes = _Notes(index, agree_start(self.transport, self.clock))
+        notes = _Notes(index, self._starts.agree(self.clock))
         self.clock.wait_until(notes.begin)
         for number, action in enumerate(self.plan.actions):
             self._number = number

@@ -25,7 +25,7 @@ import msgspec
 import torch
 
 from crosspipe.errors import FieldError, UsageError
-from crosspipe.execute.clock import Clock, CommonClock, agree_start
+from crosspipe.execute.clock import Clock, CommonClock, Starts
 from crosspipe.execute.data import Batches, read_corpus
 from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
@@ -228,7 +228,7 @@ class _Member:
 
     def _bandwidth(self, clock: Clock) -> dict[str | None, Bandwidth]:
         """What varies the emulated wires, from now on. Collective."""
-        file, origin = self.session.run.bandwidth_trace, agree_start(self.transport, clock)
+        file, origin = self.session.run.bandwidth_trace, Starts(self.transport).agree(clock)
         return {} if file is None else {wire: b.since(origin) for wire, b in read_bandwidth(file).items()}
 
     def _name_actions(self, plan: RankPlan) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inprocess_ranks import run_ranks
 
-from crosspipe.execute.clock import Clock, CommonClock, _measure, agree_start, fitted
+from crosspipe.execute.clock import Clock, CommonClock, Starts, _measure, fitted
 from crosspipe.execute.emulation import OwnWire, SharedWire, depart_unshared, open_wires
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.transport import Header
@@ -73,12 +73,41 @@ def test_ranks_of_one_host_share_its_clock_and_agree_on_a_start():
     def body(transport):
         clock = CommonClock(transport).clock
         before = clock.now()
-        return clock, before, agree_start(transport, clock, lead_ns=1_000_000)
+        return clock, before, Starts(transport).agree(clock, lead_ns=1_000_000)
 
     results = run_ranks(Hub(3), body)
     assert {clock for clock, _, _ in results} == {Clock()}
     (start,) = {start for _, _, start in results}
     assert start >= max(before for _, before, _ in results) + 1_000_000
+
+
+class _LongLink:
+    """The allgather of a transport whose messages take 50 ms."""
+
+    def __init__(self, transport, waits):
+        self.transport, self.waits = transport, waits
+
+    def allgather(self, payload):
+        rows = self.transport.allgather(payload)
+        time.sleep(self.waits)
+        return rows
+
+
+def test_no_start_has_passed_when_the_ranks_hear_of_it_over_a_long_link():
+    def body(transport):
+        starts = Starts(_LongLink(transport, 0.05 if transport.rank else 0.001))
+        heard = []
+        for number in range(3):
+            if number == 2 and transport.rank == 1:
+                time.sleep(0.5)  # one comes late: that is not the link's time
+            begin = starts.agree(Clock(), lead_ns=5_000_000)
+            heard.append((begin, Clock().now()))
+        return heard
+
+    for rows in zip(*run_ranks(Hub(2), body), strict=True):
+        (begin,) = {begin for begin, _ in rows}
+        assert begin > max(now for _, now in rows)
+        assert begin - min(now for _, now in rows) < 900_000_000
 
 
 class _OtherHost:

@@ -49,7 +49,7 @@ def _rank(rank: int, pairs: int, config: ModelConfig, folder: str, results) -> N
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
-    from crosspipe.execute.clock import Clock, agree_start
+    from crosspipe.execute.clock import Clock, Starts
     from crosspipe.execute.engine import Engine, Settings
     from crosspipe.execute.gloo import GlooTransport, use_loopback
     from crosspipe.execute.lowering import lower
@@ -100,9 +100,11 @@ def _rank(rank: int, pairs: int, config: ModelConfig, folder: str, results) -> N
         }
     )
 
+    starts = Starts(transport)
+
     def their_span() -> int:
         theirs.zero_grad(set_to_none=True)
-        begin = agree_start(transport, clock)
+        begin = starts.agree(clock)
         clock.wait_until(begin)
         runtime.step(*([tokens] if rank == 0 else []), target=targets if rank == STAGES - 1 else None, losses=[])
         ends = transport.allgather(struct.pack("<q", clock.now()))
