@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from crosspipe.problem import Finding, Link
 from crosspipe.profile.fit import fit_line, pieces, residuals
+from crosspipe.profile.pingpong import PING_PONG, Skipped
 from crosspipe.profile.places import Place, medium
 
 Key = tuple[str, int, int, int]  # transport, source, target, size in bytes
@@ -98,6 +99,19 @@ def bad_samples(samples: Samples, expected: Iterable[Key]) -> list[Finding]:
         if below := int((times <= 0).sum()):
             negative.append(f"{below} of {len(times)} {where}, down to {np.nanmin(times):g} ns")
     return _finding("nan_samples", nan) + _finding("negative_samples", negative) + _finding("missing_samples", missing)
+
+
+def sizes_skipped(skipped: Sequence[Skipped]) -> list[Finding]:
+    """`sizes_skipped`: by pair, the sizes of ping-pongs and windows whose fewest repetitions the time did not allow."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for one in skipped:
+        what = "ping-pong" if one.pattern == PING_PONG else f"{one.pattern} windows"
+        groups.setdefault((what, one.transport, f"{one.source} to {one.target}"), []).append(one.size_bytes)
+    said = [
+        f"no time for {what} from {ends} over {transport} of {', '.join(map(str, sorted(sizes)))} bytes"
+        for (what, transport, ends), sizes in groups.items()
+    ]
+    return _finding("sizes_skipped", said)
 
 
 def usable(times: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,7 +19,8 @@ SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asks for. `sites[r]` is the site of rank r; empty: all in site 0.
 
-    Windows of messages in flight are measured at `stream_sizes_bytes`; empty: not at all.
+    Windows of messages in flight are measured at `stream_sizes_bytes`; empty: not at all. `time_budget_s` is for being
+    sure of the medians; the few repetitions that every size gets may take longer, up to `time_limit_s` in all.
     """
 
     out: Path
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     stream_sizes_bytes: tuple[int, ...] = stream_sizes(SIZES_BYTES)
     transports: tuple[str, ...] = TRANSPORTS
     time_budget_s: float = 5.0
+    time_limit_s: float = 120.0
     sites: tuple[int, ...] = ()
     ranks: int | None = None
     strict: bool = False
@@ -42,6 +44,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     parser.add_argument("--streams", type=_sizes_or_none, metavar="BYTES,…", help="sizes of windows in flight, or none")
     parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo,nccl")
     parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="sizes are skipped beyond; 5 budgets or 120 s")
     parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")
     parser.add_argument("--ranks", type=int, help="refuse a world of another size")
     parser.add_argument("--width", type=float, default=Rule().width, help="wanted 95 %% interval over median")
@@ -50,6 +53,9 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     given = parser.parse_args(arguments)
     if not given.time_budget > 0 or not given.width > 0 or given.fewest < 6:
         parser.error("--time-budget and --width must be above 0, --fewest 6 or more (below, there is no 95 % interval)")
+    limit_s = max(120.0, 5 * given.time_budget) if given.time_limit is None else given.time_limit
+    if not limit_s >= given.time_budget:
+        parser.error("--time-limit must not be below --time-budget")
     sizes = sorted(set(given.sizes))
     while given.largest and sizes[-1] * 4 <= given.largest:
         sizes.append(sizes[-1] * 4)
@@ -59,6 +65,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         stream_sizes_bytes=stream_sizes(sizes) if given.streams is None else given.streams,
         transports=given.transports,
         time_budget_s=given.time_budget,
+        time_limit_s=limit_s,
         sites=given.sites,
         ranks=given.ranks,
         strict=given.strict,

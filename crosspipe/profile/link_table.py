@@ -15,7 +15,7 @@ from crosspipe.problem import Finding, Link, LinkTable
 from crosspipe.problem.spread import FEWEST, spread
 from crosspipe.profile import distrust
 from crosspipe.profile.fit import fit_link
-from crosspipe.profile.pingpong import Rule
+from crosspipe.profile.pingpong import PING_PONG, Rule, Skipped
 from crosspipe.profile.places import Place, cores, medium, transport_environment
 from crosspipe.profile.rounds import Round
 from crosspipe.profile.samples import Windows
@@ -42,14 +42,16 @@ def build_table(
     transports: Sequence[str],
     sizes_bytes: Sequence[int],
     environ: Mapping[str, str],
+    skipped: Sequence[Skipped] = (),
     findings: Iterable[Finding] = (),
     environment: Mapping[str, str],
 ) -> LinkTable:
     """One Link per transport and ordered pair that left usable samples, with everything that is wrong with them.
 
     `samples` are ping-pongs, `windows` what windows of messages in flight took (`crosspipe.profile.streams`).
-    `places[r]` is rank r's; `findings` are those made while measuring, and come first. Samples that are no times (NaN,
-    zero, negative) are reported and left out of the fit; a pair without any has no link.
+    `places[r]` is rank r's; `skipped` is what there was no time for; `findings` are those made while measuring, and
+    come first. Samples that are no times (NaN, zero, negative) are reported and left out of the fit; a pair without any
+    has no link.
     """
     ranks = range(len(places))
     pairs = [(source, target) for source in ranks for target in ranks if source != target]
@@ -67,10 +69,12 @@ def build_table(
     usable_windows = {key: left for key, took in (windows or {}).items() if len(left := distrust.usable(took))}
     streaming = with_streams(links, usable_windows)
     keys = [(t, source, target, size) for t in transports for source, target in pairs for size in sizes_bytes]
+    left_out = {one[1:] for one in skipped if one.pattern == PING_PONG}
     found = [
         *findings,
+        *distrust.sizes_skipped(skipped),
         *distrust.placement(places, transports, environ),
-        *distrust.bad_samples(samples, keys),
+        *distrust.bad_samples(samples, [key for key in keys if key not in left_out]),
         *distrust.bimodal(samples),
         *link_findings(links, site_of_rank),
     ]
@@ -120,7 +124,7 @@ def describe(
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "method": "ping-pong, half of the round trip, monotonic clock, receives posted first, host memory",
         "rule": f"until the 95 % interval of the median is {rule.width:.0%} of it or less, or time is up; at least "
-        f"{rule.fewest} round trips, {rule.warmup} warm-ups before each batch",
+        f"{rule.fewest} round trips, or 6 where there is no time for more, {rule.warmup} warm-ups before each batch",
         "sizes_settled": f"{sum(settled)} of {len(samples)}",
     }
     if with_torch(transports):

@@ -14,10 +14,10 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.problem import LinkTable
@@ -25,19 +25,20 @@ from crosspipe.problem.links import Contention
 from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.profile import distrust
 from crosspipe.profile.link_options import Options, parse
-from crosspipe.profile.link_table import build_table, describe, run_transport, with_torch
-from crosspipe.profile.pingpong import SINGLE, TOGETHER, Cell, Channel, Control, Pattern, initiate, respond
-from crosspipe.profile.places import Place, check_world, cores, here
-from crosspipe.profile.rounds import Round, quiet_rounds, rounds
+from crosspipe.profile.link_table import build_table, describe, with_torch
+from crosspipe.profile.pingpong import Allowance, Channel, Skipped
+from crosspipe.profile.places import Place, check_world, here
 from crosspipe.profile.samples import frame, one_way, pack, windows, write_samples
-from crosspipe.profile.streams import crossings, patterns, window_of
+from crosspipe.profile.streams import window_of
+from crosspipe.profile.turns import job_limit_s, play, skipped_of, turns_of
 from crosspipe.store import save
 from crosspipe.store.files import disk_errors
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TOGETHER_S = 0.5  # pairs that are to disturb one another need some time side by side
+SAMPLES = "samples.parquet"
+SAVE_EVERY_S = 5.0  # while measuring
 
 
 def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
@@ -58,15 +59,18 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
         from crosspipe.profile.nccl_links import start_nccl
 
         channels["nccl"] = start_nccl(comm.rank, places, largest)
-    cells = _play_all(channels, comm, places, options)
+    if comm.rank == 0:
+        with disk_errors(options.out):
+            options.out.mkdir(parents=True, exist_ok=True)
+    played = _play_all(channels, comm, places, options)
     if with_torch(options.transports):
         stop_gloo()
     moments = comm.gather((clocks, distrust.read_clocks()))
-    packed = comm.gather(pack(cells, options.transports))
     table = None
-    if moments is not None and packed is not None:
+    if moments is not None and played is not None:
         _say("fitting")
-        samples = frame(np.concatenate(packed), options.transports)
+        packed, skipped = played
+        samples = frame(packed, options.transports)
         times = one_way(samples)
         table = build_table(
             times,
@@ -75,6 +79,7 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
             transports=options.transports,
             sizes_bytes=options.sizes_bytes,
             environ=os.environ,
+            skipped=skipped,
             findings=distrust.clock_steps(*zip(*moments, strict=True)),
             environment={
                 "started": started.isoformat(timespec="seconds"),
@@ -88,85 +93,47 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
                 ),
             },
         )
-        with disk_errors(options.out):
-            options.out.mkdir(parents=True, exist_ok=True)
-        write_samples(options.out / "samples.parquet", samples)
+        write_samples(options.out / SAMPLES, samples)
         save(options.out / "links.json", table)
     wait_idle(comm)
     return table
 
 
-def _play_all(channels: Mapping[str, Channel], comm: MPI.Comm, places: Sequence[Place], options: Options) -> list[Cell]:
-    """This rank's cells of all rounds over all transports, within the time budget as far as the rule allows."""
+def _play_all(
+    channels: Mapping[str, Channel], comm: MPI.Comm, places: Sequence[Place], options: Options
+) -> tuple[NDArray[np.int64], list[Skipped]] | None:
+    """Plays all turns; on rank 0 the packed samples of all ranks, and what was skipped.
+
+    After every turn rank 0 has the samples so far, and writes them now and then: a measurement that is cut off leaves
+    what it saw.
+    """
     from crosspipe.profile.mpi_links import MpiControl, wait_idle
 
-    plan = quiet_rounds(rounds(comm.size), [place.machine for place in places], cores(places))
-    turns = [_Turn(transport, pairs) for transport in options.transports for pairs in plan]
-    if options.stream_sizes_bytes:
-        across = crossings([place.site for place in places])
-        turns += [_Turn(run_transport(options.transports), pairs, together=True) for pairs in across]
+    turns = turns_of(options, places)
     control = MpiControl(comm)
-    cells: list[Cell] = []
-    deadline = time.monotonic() + options.time_budget_s
+    parts: list[NDArray[np.int64]] = []
+    skipped: list[Skipped] = []
+    started = saved = time.monotonic()
+    limit_s = min(options.time_limit_s, job_limit_s(os.environ, time.time()))
     for number, turn in enumerate(turns):
         wait_idle(comm)
+        spent_s = time.monotonic() - started
         if comm.rank == 0:
-            who = " ".join(f"{source}-{target}" for source, target in turn.pairs)
-            _say(f"turn {number + 1} of {len(turns)}: {turn.transport} {who}{' together' if turn.together else ''}")
+            _say(f"turn {number + 1} of {len(turns)}, after {spent_s:.0f} s: {turn}")
         # what earlier turns left over is shared by those to come; rank 0's clock decides for all
-        share_s: float = comm.bcast((deadline - time.monotonic()) / (len(turns) - number))
-        play = _play_together if turn.together else _play
-        cells += play(channels[turn.transport], control, comm.rank, turn.pairs, options, share_s)
-    wait_idle(comm)
-    return cells
-
-
-class _Turn(NamedTuple):
-    """What happens at once: pairs that share no end, each on its own or all to load the same wire."""
-
-    transport: str
-    pairs: Round
-    together: bool = False
-
-
-def _play(channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float) -> list[Cell]:
-    """This rank's part of a round: nothing if it rests; else both directions, every size, in `share_s` seconds."""
-    cells = []
-    for pair in pairs:
-        if rank not in pair:
+        left = len(turns) - number
+        allowed = comm.bcast(Allowance((options.time_budget_s - spent_s) / left, (limit_s - spent_s) / left))
+        cells = play(turn, channels[turn.transport], control, comm.rank, options, allowed)
+        wait_idle(comm)
+        gathered = comm.gather((pack(cells, options.transports), skipped_of(cells)))
+        if gathered is None:
             continue
-        directions = (pair, pair[::-1])
-        plan = [(*ends, size, SINGLE) for ends in directions for size in options.sizes_bytes]
-        plan += [
-            (*ends, size, pattern)
-            for ends in directions
-            for size in options.stream_sizes_bytes
-            for pattern in patterns(*ends, size)
-        ]
-        for source, target, size, pattern in plan:
-            if rank == source:
-                budget_s = share_s / len(plan)
-                cells.append(initiate(channel, control, source, target, size, budget_s, options.rule, pattern))
-            else:
-                respond(channel, control, source, size, pattern)
-    return cells
-
-
-def _play_together(
-    channel: Channel, control: Control, rank: int, pairs: Round, options: Options, share_s: float
-) -> list[Cell]:
-    """This rank's part of a crossing: its pair sends its largest windows until the time is over, as all others do."""
-    size = max(options.stream_sizes_bytes)
-    pattern = Pattern(TOGETHER, window_of(size))
-    until_time_is_over = msgspec.structs.replace(options.rule, width=0.0, most=1_000_000)
-    cells = []
-    for source, target in pairs:
-        if rank == source:
-            budget_s = max(share_s, TOGETHER_S)
-            cells.append(initiate(channel, control, source, target, size, budget_s, until_time_is_over, pattern))
-        elif rank == target:
-            respond(channel, control, source, size, pattern)
-    return cells
+        parts += [packed for packed, _ in gathered]
+        skipped += [one for _, some in gathered for one in some]
+        if time.monotonic() - saved > SAVE_EVERY_S:
+            write_samples(options.out / SAMPLES, frame(np.concatenate(parts), options.transports))
+            saved = time.monotonic()
+    return (np.concatenate(parts), skipped) if comm.rank == 0 else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

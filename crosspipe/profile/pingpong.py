@@ -6,6 +6,7 @@ A channel (MPI, gloo) sends and times; the initiator decides by `next_batch` whe
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple, Protocol
 
@@ -13,20 +14,27 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from crosspipe.problem.spread import spread
+from crosspipe.problem.spread import FEWEST, spread
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """When the round trips of one size are enough: 95 % interval of the median within `width` of it, or time is up.
 
-    `fewest` round trips are made whatever the time, `most` at the most; every batch starts with `warmup` more that do
-    not count.
+    `fewest` round trips are made whatever the budget (fewer, down to six, where the limit is near), `most` at the most;
+    every batch starts with `warmup` more that do not count.
     """
 
     width: float = 0.05
     fewest: int = 10
     most: int = 2000
-    warmup: int = 2
+    warmup: int = 1
+
+
+class Allowance(NamedTuple):
+    """Seconds for one size: `budget_s` to become sure of its median, `limit_s` that may not be exceeded."""
+
+    budget_s: float
+    limit_s: float = math.inf
 
 
 PING_PONG, ONE_WAY, BOTH_WAYS, TOGETHER = PATTERNS = ("ping_pong", "one_way", "both_ways", "together")
@@ -77,6 +85,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """The round trips of one ordered pair at one size, in ns, in the order made; `warmup[i]`: not to be counted.
 
     A round trip is one repetition of `pattern`, from the initiator's first send to the last byte that comes back.
+    `skipped`: six of them would have taken too long; what was made to see that counts as warm-up.
     """
 
     pattern: Pattern = SINGLE
@@ -86,6 +95,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     round_trip_ns: NDArray[np.int64]
     warmup: NDArray[np.bool_]
+    skipped: bool = False
 
     @property
     def one_way_ns(self) -> NDArray[np.float64]:
@@ -93,19 +103,35 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return self.round_trip_ns[~self.warmup] / 2
 
 
-def next_batch(counted_ns: NDArray[np.int64], spent_s: float, budget_s: float, rule: Rule) -> int:
+class Skipped(NamedTuple):
+    """A size of an ordered pair that there was no time for."""
+
+    pattern: str
+    transport: str
+    source: int
+    target: int
+    size_bytes: int
+
+
+def next_batch(counted_ns: NDArray[np.int64], spent_s: float, allowed: Allowance, rule: Rule) -> int:
     """How many more round trips to make after `counted_ns`; 0 to stop. Batches double, and fit the time that is left.
 
-    Looking at the interval after every batch makes it a little too narrow: with doubling batches, there are few looks.
+    One comes first, to see how long it takes. Looking at the interval after every batch makes it a little too narrow:
+    with doubling batches, there are few looks.
     """
     count = len(counted_ns)
+    if count == 0:
+        return 1
+    median_s = float(np.median(counted_ns)) / 1e9
+
+    def affordable(until_s: float) -> float:
+        return (until_s - spent_s) // median_s - rule.warmup if median_s > 0 else math.inf
+
     if count < rule.fewest:
-        return rule.fewest - count
-    known = spread(counted_ns)
-    if known.relative_width <= rule.width:
+        return int(max(min(rule.fewest - count, affordable(allowed.limit_s)), FEWEST - count, 0))
+    if spread(counted_ns).relative_width <= rule.width:
         return 0
-    affordable = int((budget_s - spent_s) * 1e9 / known.median) - rule.warmup
-    return max(0, min(count, affordable, rule.most - count))
+    return int(max(0, min(count, affordable(min(allowed)), rule.most - count)))
 
 
 def initiate(
@@ -114,17 +140,23 @@ def initiate(
     source: int,
     target: int,
     size_bytes: int,
-    budget_s: float,
+    allowed: Allowance,
     rule: Rule,
     pattern: Pattern = SINGLE,
+    expected_ns: float = 0.0,
 ) -> Cell:
-    """Measures one size from this rank (`source`) to `target`, which runs `respond` meanwhile."""
+    """Measures one size from this rank (`source`) to `target`, which runs `respond` meanwhile.
+
+    A size is skipped where the fewest repetitions with an interval do not fit the limit: without any where they take
+    `expected_ns` each (or longer), else after the first.
+    """
     name, window = pattern
     trips: list[int] = []
     warmup: list[bool] = []
     counted = np.empty(0, dtype=np.int64)
     start = time.monotonic()
-    while count := next_batch(counted, time.monotonic() - start, budget_s, rule):
+    skipped = (2 * rule.warmup + FEWEST) * expected_ns / 1e9 > allowed.limit_s
+    while not skipped and (count := next_batch(counted, time.monotonic() - start, allowed, rule)):
         control.tell(target, rule.warmup + count)
         if name == PING_PONG:
             trips += channel.ping(target, size_bytes, rule.warmup + count)
@@ -132,6 +164,9 @@ def initiate(
             trips += channel.stream(target, size_bytes, window, rule.warmup + count, both=name == BOTH_WAYS)
         warmup += [True] * rule.warmup + [False] * count
         counted = np.array(trips, dtype=np.int64)[~np.array(warmup)]
+        if len(counted) == 1:
+            left_s = allowed.limit_s - (time.monotonic() - start)
+            skipped = (rule.warmup + FEWEST - 1) * counted[0] / 1e9 > left_s
     control.tell(target, 0)
     return Cell(
         pattern=pattern,
@@ -140,7 +175,8 @@ def initiate(
         target=target,
         size_bytes=size_bytes,
         round_trip_ns=np.array(trips, dtype=np.int64),
-        warmup=np.array(warmup, dtype=bool),
+        warmup=np.array(warmup, dtype=bool) | skipped,
+        skipped=bool(skipped),
     )
 
 

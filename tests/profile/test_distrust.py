@@ -12,11 +12,13 @@ from crosspipe.profile.distrust import (
     placement,
     protocol_switches,
     read_clocks,
+    sizes_skipped,
     slow_ranks,
     two_modes,
     unit_slips,
     usable,
 )
+from crosspipe.profile.pingpong import Skipped
 from crosspipe.profile.places import Place
 
 
@@ -177,3 +179,14 @@ def test_a_clock_that_steps_is_told_and_one_that_slews_is_not() -> None:
     assert (found.name, found.detail) == ("clock_step", "rank 1's wall clock moved by -3.000 s in 60.0 s")
     first = read_clocks()
     assert clock_steps([first], [read_clocks()]) == []
+
+
+def test_sizes_skipped_are_named_by_pair() -> None:
+    skipped = [Skipped("ping_pong", "gloo", 0, 2, size) for size in (4194304, 1048576)]
+    (found,) = sizes_skipped([*skipped, Skipped("one_way", "gloo", 0, 2, 65536)])
+    assert found.name == "sizes_skipped"
+    assert found.detail == (
+        "no time for ping-pong from 0 to 2 over gloo of 1048576, 4194304 bytes; "
+        "no time for one_way windows from 0 to 2 over gloo of 65536 bytes"
+    )
+    assert sizes_skipped([]) == []

@@ -75,7 +75,7 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
         assert link.medians_ns[sizes.index(size)] == pytest.approx(median, abs=1)
     *turns, last = done.stderr.splitlines()
     assert last == "fitting"
-    assert turns[0].startswith("turn 1 of ")
+    assert turns[0].startswith("turn 1 of 14, after 0 s: mpi ")
     assert {turn.split(": ")[1].split()[0] for turn in turns} == {"mpi", "gloo"}
 
 

@@ -31,25 +31,41 @@ def test_one_rank_has_nobody_to_talk_to() -> None:
 
 def test_a_machine_with_two_cores_measures_one_pair_at_a_time() -> None:
     plan = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
-    assert quiet_rounds(plan, ["a"] * 4, {"a": 2}) == (((0, 1),), ((2, 3),), ((0, 2),), ((1, 3),))
-    assert quiet_rounds(plan, ["a"] * 4, {"a": 4}) == plan
-    assert quiet_rounds(plan, ["a"] * 4, {"a": 1}) == (((0, 1),), ((2, 3),), ((0, 2),), ((1, 3),))
+    one = [0] * 4
+    assert quiet_rounds(plan, ["a"] * 4, {"a": 2}, one) == (((0, 1),), ((2, 3),), ((0, 2),), ((1, 3),))
+    assert quiet_rounds(plan, ["a"] * 4, {"a": 4}, one) == plan
+    assert quiet_rounds(plan, ["a"] * 4, {"a": 1}, one) == (((0, 1),), ((2, 3),), ((0, 2),), ((1, 3),))
 
 
 def test_two_machines_are_only_cut_where_a_machine_is_full() -> None:
     plan = (((0, 2), (1, 3)), ((0, 1), (2, 3)))
     # one core a machine: pairs across occupy both machines; each inner pair fills its own machine alone
-    assert quiet_rounds(plan, ["a", "a", "b", "b"], {"a": 1, "b": 1}) == (((0, 2),), ((1, 3),), ((0, 1),), ((2, 3),))
-    assert quiet_rounds(plan, ["a", "a", "b", "b"], {"a": 2, "b": 2}) == plan
+    machines, one = ["a", "a", "b", "b"], [0] * 4
+    assert quiet_rounds(plan, machines, {"a": 1, "b": 1}, one) == (((0, 2),), ((1, 3),), ((0, 1),), ((2, 3),))
+    assert quiet_rounds(plan, machines, {"a": 2, "b": 2}, one) == plan
 
 
-@given(st.integers(2, 12), st.integers(1, 4), st.integers(1, 6))
-def test_cutting_loses_no_pair_and_fits_the_cores(ranks: int, machines: int, cores: int) -> None:
+def test_one_pair_at_a_time_crosses_between_two_sites() -> None:
+    plan = (((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3)))
+    alone = (((0, 3),), ((1, 2),), ((0, 2),), ((1, 3),), ((0, 1), (2, 3)))
+    assert quiet_rounds(plan, list("abcd"), dict.fromkeys("abcd", 8), [0, 0, 1, 1]) == alone
+    # three sites: 0-1 and 2-3 cross between other sites than each other
+    assert quiet_rounds((((0, 1), (2, 3)),), list("abcd"), dict.fromkeys("abcd", 8), [0, 1, 1, 2]) == (
+        ((0, 1), (2, 3)),
+    )
+
+
+@given(st.integers(2, 12), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3))
+def test_cutting_loses_no_pair_and_fits_cores_and_wires(ranks: int, machines: int, cores: int, sites: int) -> None:
     machine_of_rank = [str(rank % machines) for rank in range(ranks)]
     plan = rounds(ranks)
-    cut = quiet_rounds(plan, machine_of_rank, {str(m): cores for m in range(machines)})
+    cut = quiet_rounds(
+        plan, machine_of_rank, {str(m): cores for m in range(machines)}, [r % sites for r in range(ranks)]
+    )
     assert sorted(pair for pairs in cut for pair in pairs) == sorted(pair for pairs in plan for pair in pairs)
     for pairs in cut:
+        across = [{source % sites, target % sites} for source, target in pairs if source % sites != target % sites]
+        assert all(across.count(both) == 1 for both in across)
         for machine in range(machines):
             here = [[machine_of_rank[rank] == str(machine) for rank in pair] for pair in pairs]
             assert sum(map(sum, here)) <= cores or sum(map(any, here)) == 1
