@@ -35,6 +35,8 @@ from crosspipe.schedule import Schedule
 from crosspipe.store import RunRecord, load, save
 
 _POLL_S = 0.05
+_ELSEWHERE_S = 30.0  # until a record that was written on another host can be seen here
+_TERM_S = 40.0  # for a launcher to end its ranks on other hosts: longer than Slurm's KillWait
 _GRACE_S = 3.0  # for ranks to end by themselves after another one failed
 _MARGIN_S = 5.0  # the ranks' own time-outs come first
 _LAST_LINES = 6
@@ -67,7 +69,8 @@ def run_points(
     StageFailed that names the rank, what became of it, where it was, and the end of its log; a point that cannot be
     lowered is refused before anything starts. Whatever ends this generator ends the ranks; if this process dies they
     die with it. `launch` starts the ranks (default: processes of this machine) and returns one process for each, or one
-    that stands for all.
+    that stands for all; as they may be on other hosts, their files get time to appear here, and their launcher time to
+    end them.
     """
     directory = Path(session.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,14 +88,16 @@ def run_points(
         while given:
             forget(directory, session.ranks)
             forget_traces(directory)
+            _forget_wires(directory)
             rendezvous = directory / f"rendezvous-{uuid.uuid4().hex[:12]}"
             attempt = msgspec.structs.replace(session, points=tuple(given), rendezvous=f"file://{rendezvous.resolve()}")
-            for outcome in _attempt(attempt, on_progress, launch or launch_local):
+            for outcome in _attempt(attempt, on_progress, launch):
                 yield outcome._replace(point=given.pop(outcome.point))
     finally:
-        for pattern in (TRACES, "rendezvous-*", "wire-*", "reference-*.safetensors"):
+        for pattern in (TRACES, "rendezvous-*", "reference-*.safetensors"):
             for file in directory.glob(pattern):
                 file.unlink(missing_ok=True)
+        _forget_wires(directory)
 
 
 def _plan(session: Session, point: Point) -> Plan:
@@ -102,17 +107,37 @@ def _plan(session: Session, point: Point) -> Plan:
         name = "jitter_ms" if run.jitter_ms else "bandwidth_trace"
         raise FieldError(f"run.{name}", getattr(run, name), "varies emulated links, and none is", "leave it out here")
     if run.bandwidth_trace is not None:
-        read_bandwidth(run.bandwidth_trace)
+        _check_trace(run.bandwidth_trace, problem.wires)
     return lower_point(session, problem, load(point.schedule, Schedule))
 
 
-def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -> Iterator[Outcome]:
+def _check_trace(file: str, wires: Sequence[str]) -> None:
+    """FieldError where the trace speaks of a wire that the problem does not have: it would change nothing."""
+    unknown = {wire for wire in read_bandwidth(file) if wire is not None} - set(wires)
+    if unknown:
+        raise FieldError(
+            "run.bandwidth_trace",
+            file,
+            f"no wire {', '.join(sorted(unknown))} in this problem",
+            f"its wires are {', '.join(wires) or 'none'}",
+        )
+
+
+def _forget_wires(directory: Path) -> None:
+    """What a wire's senders share is only of use to those who are alive: a rebooted host's clock begins anew."""
+    for file in directory.glob("wire-*"):
+        file.unlink(missing_ok=True)
+
+
+def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch | None) -> Iterator[Outcome]:
     """One start of the ranks: yields finished points, and, if it ends early, the one that failed."""
     directory = Path(session.directory)
     points, done = session.points, 0
     silence = _Silence(session)
     heard = (SETTING_UP, SETTING_UP)
-    ranks = launch(session)
+    ranks = (launch or launch_local)(session)
+    patience_s, term_s = (0.0, 0.0) if launch is None else (_ELSEWHERE_S, _TERM_S)
+    ended_s: float | None = None
     try:
         while True:
             codes = [rank.poll() for rank in ranks]
@@ -126,6 +151,10 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -
                     total = session.run.warmup + session.run.iterations
                     on_progress(points[heard[0]].label, max(0, heard[1]), total)
             if all(code == 0 for code in codes):
+                ended_s = time.monotonic() if ended_s is None else ended_s
+                if done < len(points) and time.monotonic() - ended_s < patience_s:
+                    time.sleep(_POLL_S)
+                    continue
                 failure = StageFailed(f"all ranks ended, but there is no {RECORD_FILE}; see the logs in {directory}")
                 yield from (Outcome(point, None, failure) for point in points[done:])
                 return
@@ -134,13 +163,13 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch) -
                 return
             time.sleep(_POLL_S)
     except BaseException as stopped:  # not a failure of the ranks: whoever watches was told to end
-        _stop(ranks)
+        _stop(ranks, term_s)
         with contextlib.suppress(CrosspipeError, OSError):  # what was finished, if it can be had
             if heard[0] == done < len(points) and not any(_finished(points[done:])):
                 keep_partial(session, done, points[done], f"stopped by {type(stopped).__name__}")
         raise
     finally:
-        _stop(ranks)
+        _stop(ranks, term_s)
 
 
 class _Silence:
@@ -228,8 +257,17 @@ def launch_local(session: Session) -> list[subprocess.Popen[bytes]]:
     return ranks
 
 
-def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends what still runs. SIGKILL: a stopped process hears nothing else, and there is nothing to save."""
+def _stop(ranks: Sequence[subprocess.Popen[bytes]], term_s: float = 0.0) -> None:
+    """Ends what still runs. SIGKILL: a stopped process hears nothing else, and there is nothing to save.
+
+    With `term_s`, SIGTERM that long before: srun then ends its ranks on other hosts, which would outlive its SIGKILL.
+    """
+    if term_s:
+        for rank in ranks:
+            rank.terminate()
+        deadline = time.monotonic() + term_s
+        while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+            time.sleep(_POLL_S)
     for rank in ranks:
         if rank.poll() is None:
             rank.send_signal(signal.SIGKILL)

@@ -204,3 +204,74 @@ def test_closing_early_ends_the_ranks(tmp_path):
     assert of_our_ranks(tmp_path)
     points.close()
     assert of_our_ranks(tmp_path) == []
+
+
+def test_a_trace_for_a_wire_that_is_not_there_is_refused(tmp_path):
+    problem = two_stages()  # its wires are 0>1 and 1>0
+    trace = tmp_path / "trace.csv"
+    trace.write_text("start_s,factor,wire\n0,1,0>1\n1,0.5,0>2\n")
+    session = session_of(tmp_path, {"a": solve(problem, "1f1b")}, problem, bandwidth_trace=str(trace))
+    (outcome,) = run_session(session)
+    assert "no wire 0>2 in this problem; its wires are 0>1, 1>0" in str(outcome.failure)
+
+
+class Launcher:
+    """In the place of srun: one process that stands for all ranks, given as Python; `seen` is what it found."""
+
+    def __init__(self, code: str, *arguments: str) -> None:
+        self.command, self.seen, self.process = [sys.executable, "-c", code, *arguments], None, None
+
+    def __call__(self, session):
+        self.seen = {file.name for file in Path(session.directory).iterdir()}
+        self.process = subprocess.Popen(self.command)
+        return [self.process]
+
+
+def a_record(directory: Path) -> Path:
+    """A finished point's record, to be put where a rank on another host would have written it."""
+    record = RunRecord(
+        problem_digest="", schedule_name="", origin="", transport="gloo", pace=1.0,
+        predicted_makespan_ns=1, predicted_iteration_ns=1, iterations=(), planned_receive_bytes=(),
+    )  # fmt: skip
+    return save(directory / "elsewhere.json", record)
+
+
+def test_a_record_from_another_host_may_take_a_while_to_be_seen_and_old_wires_are_forgotten(tmp_path, monkeypatch):
+    problem = two_stages()
+    session = session_of(tmp_path, {"a": solve(problem, "1f1b")}, problem)
+    logs, out = Path(session.directory), Path(session.points[0].out)
+    logs.mkdir()
+    (logs / "wire-0").write_bytes(b"\xff" * 7 + b"\x7f")  # of a host that was rebooted since: free in 292 years
+    writer = (
+        "import os, sys, time, pathlib\nif os.fork(): os._exit(0)\ntime.sleep(2)\n"
+        "out = pathlib.Path(sys.argv[2])\nout.parent.mkdir(parents=True, exist_ok=True)\n"
+        "os.replace(sys.argv[1], out)"
+    )
+    launcher = Launcher(writer, str(a_record(tmp_path)), str(out / "run.json"))
+    (outcome,) = run_session(session, launch=launcher)
+    assert outcome.failure is None
+    assert outcome.record.predicted_makespan_ns == 1
+    assert not {name for name in launcher.seen if name.startswith("wire-")}
+    # one that never comes is still a failure
+    monkeypatch.setattr("crosspipe.execute.session._ELSEWHERE_S", 0.2)
+    (outcome,) = run_session(session, launch=Launcher("pass"))
+    assert "all ranks ended, but there is no run.json" in str(outcome.failure)
+
+
+@pytest.mark.parametrize(("deaf", "code"), [(False, 7), (True, -signal.SIGKILL)])
+def test_a_launcher_of_remote_ranks_is_asked_to_end_them_before_it_is_killed(tmp_path, monkeypatch, deaf, code):
+    monkeypatch.setattr("crosspipe.execute.session._TERM_S", 1.0 if deaf else 60.0)
+    problem = two_stages()
+    schedule = solve(problem, "1f1b")
+    session = session_of(tmp_path, {"a": schedule, "b": schedule}, problem)
+    heard = "signal.SIG_IGN" if deaf else "lambda *_: sys.exit(7)"
+    script = (
+        f"import os, signal, sys, time, pathlib\nsignal.signal(signal.SIGTERM, {heard})\n"
+        "out = pathlib.Path(sys.argv[2])\nout.parent.mkdir(parents=True, exist_ok=True)\n"
+        "os.replace(sys.argv[1], out)\nwhile True: time.sleep(0.05)"
+    )
+    launcher = Launcher(script, str(a_record(tmp_path)), str(Path(session.points[0].out, "run.json")))
+    points = run_points(session, launch=launcher)
+    assert next(points).failure is None
+    points.close()
+    assert launcher.process.returncode == code
