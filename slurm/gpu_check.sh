@@ -13,7 +13,9 @@ here=${SLURM_SUBMIT_DIR:+$SLURM_SUBMIT_DIR/slurm}
 here=${here:-$(dirname "$(readlink -f "$0")")}
 [ -f "$here/gpu_check.py" ] || { echo "gpu_check: $here/gpu_check.py is not there; submit from the checkout" >&2; exit 2; }
 # spinning kernels must not share a hardware queue with the work they wait beside
-unset CUDA_DEVICE_MAX_CONNECTIONS
+export CUDA_DEVICE_MAX_CONNECTIONS=32
+# NCCL's kernels must not start in the order of their launch: receives are posted ahead of sends
+unset NCCL_LAUNCH_ORDER_IMPLICIT
 # ranks started here see all devices and find each other on this host
-export NCCL_LAUNCH_ORDER_IMPLICIT=1 GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
+export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
 exec timeout 300 "${PYTHON:-python3}" "$here/gpu_check.py"

@@ -1,4 +1,4 @@
-"""The engine on a GPU: the same Plan, launched ahead by a host that waits for the device once per iteration.
+"""The engine on a GPU: the same Plan, launched ahead by a host that waits for the device only when all is launched.
 
 Blocks run on one stream, messages on a stream per channel; their times are stamped by the device and read at the end.
 Emulated delays are kernels too (`crosspipe.execute.cuda_wire`), so neither sender nor receiver ever stops the host.
@@ -19,7 +19,7 @@ from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import Clock, Starts
 from crosspipe.execute.cuda_wire import ARRIVAL, HEADER
 from crosspipe.execute.dependencies import made, needed
-from crosspipe.execute.engine import Settings
+from crosspipe.execute.engine import Settings, check_finite, named
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.replicas import Replicas, Step
@@ -112,23 +112,32 @@ class CudaEngine:
         self._waited = integers(kinds.count("post"), 1)
         self._arrivals = integers(kinds.count("post"), ARRIVAL)
         self._beside_ends = integers(kinds.count("gather") + kinds.count("reduce"), 1)
-        self._wires = {wire: integers(1) for wire in (*self.problem.wires, None)}  # when each is free; None: its own
+        self._wires = {wire: integers(1) for wire in self.problem.wires}  # when each is free
+        # a message on a hop without a wire has a cell of its own: such messages leave on several streams at once
+        self._unshared = integers(len(sends), 1)
 
     def keep_time(self, clock: Clock) -> None:
         """From the next iteration on by this estimate of the common clock; the device keeps the setting it got."""
         self.clock = clock
 
     def iterate(self, index: int) -> Trace:
-        """Runs one whole iteration, blocks to optimizer step, and returns what happened. Collective."""
+        """See `crosspipe.execute.engine.Engine.iterate`. Collective."""
+        self._number = -1
+        with named(lambda: self.plan.where(self._number)):
+            return self._iterate(index)
+
+    def _iterate(self, index: int) -> Trace:
         self.step.begin()
         self._begin_notes(index)
         self.device.synchronize()
         begin = self._starts.agree(self.clock)
         self.clock.wait_until(begin)
         for number, action in enumerate(self.plan.actions):
+            self._number = number
             self._at(index, number)
             self._do[action.kind](action)
-        self._at(index, len(self.plan.actions))
+        self._number = len(self.plan.actions)
+        self._at(index, self._number)
         return self._finish(index, begin)
 
     def _begin_notes(self, index: int) -> None:
@@ -199,9 +208,7 @@ class CudaEngine:
         wire = hop.wire if hop is not None and self.settings.emulate else None
         row, self._sends = self._sends, self._sends + 1
         with self.device.beside(("send", wire or action.peer), behind=True):
-            free = self._wires[wire]
-            if wire is None:
-                free.zero_()  # nothing queues
+            free = self._unshared[row] if wire is None else self._wires[wire]
             ready = self._blocks[block, 1:]
             self.device.clock.depart(ready, free, self._delays[row], self._sent_headers[row])
             self.channels.send(action.peer, self._sent_headers[row], output)
@@ -239,13 +246,10 @@ class CudaEngine:
         ]
         messages = self._messages(blocks, begin)
         end = max([begin, *(b.end_ns for b in blocks), *(m.arrival_ns for m in messages)])
-        rows = self.transport.allgather(struct.pack("<qd", end, self.step.square()))
-        ends, squares = zip(*(struct.unpack("<qd", row) for row in rows), strict=True)
-        for rank, square in enumerate(squares):
-            if not math.isfinite(square):
-                raise CrosspipeError(
-                    f"iteration {index}: the gradients of rank {rank} are not finite; lower the learning rate"
-                )
+        loss = float(torch.stack(self._losses).mean()) if self._losses else None
+        rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
+        ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
+        check_finite(index, loss=losses, gradient_norm=squares)
         largest = self.settings.clip_norm
         factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
         self.device.synchronize()
@@ -264,7 +268,7 @@ class CudaEngine:
             raw_norm_end_ns=norm_end,
             step_end_ns=step_end,
             raw_step_end_ns=step_end,
-            loss=float(torch.stack(self._losses).mean()) if self._losses else None,
+            loss=loss,
             gradient_norm=math.sqrt(sum(squares)),
             clip_factor=factor,
         )

@@ -17,6 +17,8 @@ from crosspipe.execute.replication import Pipeline, one_share
 from crosspipe.execute.training import Training
 from crosspipe.problem import Problem
 
+LEAST_CONNECTIONS = 8  # CUDA's default
+
 
 def device_index(environment: Mapping[str, str], devices: int) -> int:
     """Which of the `devices` that this process sees is its own: by LOCAL_RANK or SLURM_LOCALID; 0 where it sees one.
@@ -35,9 +37,23 @@ def device_index(environment: Mapping[str, str], devices: int) -> int:
     return local
 
 
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises FieldError for what would let streams of this rank wait for each other, where a plan says they do not."""
+    if environment.get("NCCL_LAUNCH_ORDER_IMPLICIT", "0") != "0":
+        name = "NCCL_LAUNCH_ORDER_IMPLICIT"
+        wrong = "a receive posted ahead would hold back every later message until its own has come"
+        raise FieldError(name, environment[name], wrong, "unset it")
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    value = environment.get(name, "")
+    if value.isdigit() and int(value) < LEAST_CONNECTIONS:
+        wrong = "streams would share a queue, and a receive that waits would hold up a send"
+        raise FieldError(name, value, wrong, "export it as 32")
+
+
 def own_device(environment: Mapping[str, str]) -> torch.device:
     """This rank's GPU, made the current one."""
     check_nccl()
+    check_environment(environment)
     device = torch.device("cuda", device_index(environment, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
@@ -58,9 +74,6 @@ def build_engine(
 ) -> CudaEngine:
     """The engine of a point. Opens its channels and sets the device's clock. Collective."""
     session = training.session
-    for name in ("jitter_ms", "bandwidth_trace"):
-        if getattr(session.run, name):
-            raise FieldError(f"run.{name}", getattr(session.run, name), "is not emulated on GPUs", "leave it out")
     channels.connect({pair for rank in plan.ranks for pair in rank.channels()})
     return CudaEngine(
         one_share(problem, session.replicas),

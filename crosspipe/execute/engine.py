@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import torch
@@ -130,15 +131,8 @@ class Engine:
         memory that is not there.
         """
         self._number = -1
-        try:
+        with named(lambda: self.plan.where(self._number)):
             return self._iterate(index)
-        except PeerLost as error:
-            raise PeerLost(error.peer, f"{self.plan.where(self._number)}: {error}") from error
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            words = (str(error).strip() or "MemoryError").splitlines()[0]
-            raise CrosspipeError(f"out of memory at {self.plan.where(self._number)}: {words}") from error
 
     def _iterate(self, index: int) -> Trace:
         self.step.begin()
@@ -252,12 +246,7 @@ class Engine:
         rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
         ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
         self.transport.flush()  # returns at once: every message has been received
-        for what, values in (("loss", losses), ("gradient norm", squares)):
-            for rank, value in enumerate(values):
-                if not math.isfinite(value):
-                    raise CrosspipeError(
-                        f"iteration {notes.index}: the {what} of rank {rank} is {value}; lower the learning rate"
-                    )
+        check_finite(notes.index, loss=losses, gradient_norm=squares)
         largest, blocks_end = self.settings.clip_norm, max(ends)
         factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
         norm_end, raw_norm_end = self._paced_end(blocks_end, self.settings.gradient_norm_ns)
@@ -285,6 +274,31 @@ class Engine:
             return start + duration, self.clock.wait_until(start + duration)
         now = self.clock.now()
         return now, now
+
+
+@contextmanager
+def named(where: Callable[[], str]) -> Iterator[None]:
+    """Puts the place at which it was into a lost peer's error, and into one of memory that is not there."""
+    try:
+        yield
+    except PeerLost as error:
+        raise PeerLost(error.peer, f"{where()}: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        words = (str(error).strip() or "MemoryError").splitlines()[0]
+        raise CrosspipeError(f"out of memory at {where()}: {words}") from error
+
+
+def check_finite(index: int, **values: Sequence[float]) -> None:
+    """CrosspipeError where some rank's value of an iteration is not a finite number; `values[what][rank]`."""
+    for what, of_ranks in values.items():
+        for rank, value in enumerate(of_ranks):
+            if not math.isfinite(value):
+                words = what.replace("_", " ")
+                raise CrosspipeError(
+                    f"iteration {index}: the {words} of rank {rank} is {value}; lower the learning rate"
+                )
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -95,7 +95,8 @@ def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int
     """Who is to blame, from the exit code of each rank (None: still running, or unknown) and what they left behind.
 
     In this order: a rank killed by a signal; one whose own work failed; one that ended without a word; one that is
-    still there and silent (stopped first, then busy rather than waiting); else the first witness.
+    still there and silent (stopped first, then busy rather than waiting); one that aborted; else the first witness.
+    An abort is no proof of guilt: NCCL's watchdog ends so a rank whose peer does not answer.
     """
     ranks = range(len(codes))
     reports = {rank: report for rank in ranks if (report := _read_report(directory, rank)) is not None}
@@ -106,14 +107,14 @@ def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int
 
     for rank in ranks:
         code = codes[rank]
-        if code is not None and code < 0 and rank not in reports:
+        if code is not None and code < 0 and code != -signal.SIGABRT and rank not in reports:
             return culprit(rank, f"was killed by {signal.Signals(-code).name}")
     own = [rank for rank in reports if not reports[rank].witness]
     if own:
         rank = min(own, key=lambda r: reports[r].stamp_ns)
         return culprit(rank, f"failed: {reports[rank].message}")
     for rank in ranks:
-        if codes[rank] and rank not in reports:
+        if (codes[rank] or 0) > 0 and rank not in reports:
             return culprit(rank, f"ended with code {codes[rank]}")
     silent = [rank for rank in ranks if codes[rank] is None and rank not in reports]
     if silent:
@@ -122,6 +123,9 @@ def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int
             return culprit(stopped[0], "is stopped")
         rank = min(silent, key=lambda r: _patience(positions[r]))
         return culprit(rank, "hangs")
+    for rank in ranks:
+        if codes[rank] == -signal.SIGABRT and rank not in reports:
+            return culprit(rank, "was killed by SIGABRT")
     rank = min(reports, key=lambda r: reports[r].stamp_ns)
     return culprit(rank, f"failed: {reports[rank].message}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 
 import torch
 
@@ -36,10 +36,16 @@ class HostDevice:
 
     def __init__(self) -> None:
         self.clock, self.launched = HostClock(), []
+        self.stream = None  # the name of the current one; None computes
 
+    @contextmanager
     def beside(self, name, *, behind):
         self.launched.append((name, behind))
-        return nullcontext()
+        self.stream = name
+        try:
+            yield
+        finally:
+            self.stream = None
 
     def mark(self):
         return len(self.launched)

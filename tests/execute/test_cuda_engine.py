@@ -10,7 +10,7 @@ from inprocess_ranks import FORMAT, batch, module_at, run_ranks
 from orders import random_schedule, schedule_of
 from torch import nn
 
-from crosspipe.errors import FieldError
+from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import Clock
 from crosspipe.execute.cuda_engine import CudaEngine
 from crosspipe.execute.engine import Settings
@@ -43,11 +43,22 @@ class Gathered:
         self.asked.append(("wait", chunk))
 
 
-def execute(problem, schedule, settings=REAL, *, iterations=1, rate=0.0, replicas=None, shared_wires=()):
+def execute(
+    problem,
+    schedule,
+    settings=REAL,
+    *,
+    iterations=1,
+    rate=0.0,
+    replicas=None,
+    shared_wires=(),
+    devices=None,
+    data=batch,
+):
     """Traces [rank][iteration], modules by position, devices by rank."""
     plan = lower(problem, schedule, message_bytes=FORMAT.size_bytes)
     modules = {position: module_at(position) for position in range(problem.positions)}
-    devices = [HostDevice() for _ in range(problem.stages)]
+    devices = devices or [HostDevice() for _ in range(problem.stages)]
 
     def body(transport):
         positions = [problem.position(transport.rank, chunk) for chunk in range(problem.chunks)]
@@ -70,7 +81,7 @@ def execute(problem, schedule, settings=REAL, *, iterations=1, rate=0.0, replica
             clock=Clock(),
             device=devices[transport.rank],
             message_format=FORMAT,
-            batch=batch,
+            batch=data,
             settings=settings,
             replicas=replicas,
             shared_wires=shared_wires,
@@ -133,6 +144,53 @@ def test_receives_do_not_wait_for_blocks_and_sends_do():
     streams = {entry for entry in devices[0].launched if entry[0] != "after"}
     assert streams == {(("receive", 1), False), (("send", 1), True)}
     assert ("after",) in {entry[:1] for entry in devices[0].launched}  # a buffer used again waits for its release
+
+
+class Cells(HostDevice):
+    """Notes on which stream each cell of a wire's state is used."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = {}
+        depart = self.clock.depart
+
+        def noting(ready, wire, delay, header):
+            self.used.setdefault(wire.data_ptr(), set()).add(self.stream)
+            depart(ready, wire, delay, header)
+
+        self.clock.depart = noting
+
+
+@pytest.mark.parametrize("emulate", [True, False])
+@pytest.mark.parametrize("sites", [1, 3])
+def test_no_two_streams_use_one_cell_of_a_wire(emulate, sites):
+    problem = Problem.uniform(stages=3, microbatches=4, sites=sites, latency_ms=1, **TIMES)
+    orders = [[Block(kind, 0, mb) for mb in range(4) for kind in "FB"]] * 3
+    devices = [Cells() for _ in range(3)]
+    settings = Settings(paced=False, emulate=emulate)
+    execute(problem, schedule_of(problem, orders), settings, iterations=2, devices=devices)
+    assert [sum(map(len, device.used.values())) == len(device.used) for device in devices] == [True] * 3
+    if not (emulate and sites > 1):  # nothing queues: a cell for each of the sends, 4 and 8 and 4
+        assert [len(device.used) for device in devices] == [4, 8, 4]
+
+
+def test_what_fails_on_a_device_is_said_with_its_place():
+    problem = Problem.uniform(stages=2, microbatches=2, **TIMES)
+    schedule = random_schedule(problem, 0)
+
+    def no_numbers(iteration, microbatch):
+        x, target = batch(iteration, microbatch)
+        return x, target * float("nan")
+
+    with pytest.raises(CrosspipeError, match="iteration 0: the loss of rank 1 is nan; lower the learning rate"):
+        execute(problem, schedule, data=no_numbers)
+
+    class Full(HostDevice):
+        def mark(self):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with pytest.raises(CrosspipeError, match=r"out of memory at .*release.*: CUDA out of memory\. Tried"):
+        execute(problem, schedule, devices=[Full(), Full()])
 
 
 def test_gathers_and_reductions_stand_where_the_plan_says():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crosspipe.errors import FieldError
-from crosspipe.execute.cuda_worker import device_index
+from crosspipe.execute.cuda_worker import check_environment, device_index
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,22 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_host(environment, devices, ind
 def test_more_ranks_than_gpus_are_refused():
     with pytest.raises(FieldError, match="SLURM_LOCALID = 4: this host shows 4 GPUs; start one rank per GPU"):
         device_index({"SLURM_LOCALID": "4"}, 4)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, "NCCL_LAUNCH_ORDER_IMPLICIT = '1': a receive .*; unset it"),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "CUDA_DEVICE_MAX_CONNECTIONS = '1': streams .*; export it as 32"),
+    ],
+)
+def test_an_environment_in_which_streams_wait_for_each_other_is_refused(environment, said):
+    with pytest.raises(FieldError, match=said):
+        check_environment(environment)
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}]
+)
+def test_an_environment_in_which_they_do_not_is_fine(environment):
+    check_environment(environment)

@@ -52,6 +52,10 @@ def report(directory: Path, rank: int, *, witness: bool, stamp: int = 0) -> None
         ([1, 1, 3, 1], {0: True, 1: True, 3: True}, 2, "ended with code 3"),
         # silent while the others lost it: the one that was not itself waiting
         ([None, None, 1, 1], {2: True, 3: True}, 1, "hangs"),
+        # NCCL's watchdog aborted those that waited for it; and an abort that nothing else explains
+        ([-6, None, -6, None], {}, 1, "hangs"),
+        ([-6, 1, -6, 3], {}, 1, "ended with code 1"),
+        ([1, -6, 1, 1], {0: True, 2: True, 3: True}, 1, "was killed by SIGABRT"),
         # nothing but witnesses
         ([1, 1, 1, 1], {0: True, 1: True, 2: True, 3: True}, 3, "failed: word of 3"),
     ],
