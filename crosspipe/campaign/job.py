@@ -21,7 +21,7 @@ from typing import NamedTuple
 from crosspipe.campaign.outcomes import JobRecord, read_outcome, say_now, write_job, write_outcome
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import ArtifactError, CrosspipeError
-from crosspipe.store import Making, Store, claims, load, my_claim
+from crosspipe.store import Making, Store, TakenOver, claims, load, my_claim
 from crosspipe.store.claims import Claim, Lives, holder_lives
 
 Ended = tuple[Making, CrosspipeError | None]  # an artifact and why it failed, if it did
@@ -35,6 +35,15 @@ class Context(NamedTuple):
     store: Store
     log_dir: Path
     say: Callable[[str], None]
+
+    @property
+    def patience_s(self) -> float:
+        """For how long a file that must be there may not show yet."""
+        return self.task.cluster.patience_s
+
+    def input(self, making: Making, name: str, file: str) -> Path:
+        """A file of the input `name`."""
+        return self.store.file(making.request.inputs[name], file, patience_s=self.patience_s)
 
 
 Body = Callable[[Sequence[Making], Context], Iterator[Ended]]
@@ -80,7 +89,9 @@ def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Call
     """
     task = load(path, Task)
     campaign, store = Path(task.campaign), Store(task.store)
-    body: Body = importlib.import_module(task.bodies).BODIES[task.stage]
+    bodies = importlib.import_module(task.bodies)
+    body: Body = bodies.BODIES[task.stage]
+    payload: Sequence[str] = bodies.PAYLOAD[task.stage]
     me = myself()
     job, log = str(me), me.log
     write_job(campaign, JobRecord(task=task.id, job=job, process=me.claim(), log=log))
@@ -96,10 +107,11 @@ def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Call
 
     context = Context(task, store, log_dir, lambda text: say_now(campaign, task.id, text))
     pending = list(task.references)
+    deadline_s = time.monotonic() + context.patience_s  # for all inputs: what was made before this began shows by then
     while pending:
-        mine, pending = _take(pending, task, store, campaign, me, lives)
+        mine, pending = _take(pending, task, store, campaign, me, lives, deadline_s)
         if mine:
-            _make(body, mine, context, end)
+            _make(body, mine, payload, context, end)
         elif pending:
             holder = store.holder(pending[0])
             who = f"process {holder.claim.pid} on {holder.claim.host}" if holder else "another campaign"
@@ -108,43 +120,55 @@ def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Call
 
 
 def _take(
-    references: Sequence[str], task: Task, store: Store, campaign: Path, me: Me, lives: Lives
+    references: Sequence[str], task: Task, store: Store, campaign: Path, me: Me, lives: Lives, deadline_s: float
 ) -> tuple[list[Making], list[str]]:
-    """Begins what can be begun; returns that, and what others are making."""
-    mine, others = [], []
+    """Begins what can be begun; returns that, and what others are making. What cannot be begun has failed, alone."""
+    mine: list[Making] = []
+    others: list[str] = []
     requests = task.by_reference
     job, log = str(me), me.log
-    for reference in references:
-        request = requests[reference]
-        if store.done(reference) is not None:
-            write_outcome(campaign, reference, "done", log=log, job=job)
-            continue
-        missing = [
-            name
-            for name, source in request.inputs.items()
-            if not _there(store, campaign, source, task.cluster.patience_s)
-        ]
-        if missing:
-            write_outcome(campaign, reference, "blocked", reason=_why(campaign, request.inputs, missing), job=job)
-            continue
-        claim = me.claim()
-        if store.claim(request, claim, lives) is not None:
-            others.append(reference)
-            continue
-        making = store.begin(request, claim)
-        if store.done(reference) is not None:  # finished by another between the first look and the claim
-            store.finish(making)
-            write_outcome(campaign, reference, "done", log=log, job=job)
-            continue
-        mine.append(making)
+    try:
+        for reference in references:
+            request = requests[reference]
+            try:
+                if store.done(reference) is not None:
+                    write_outcome(campaign, reference, "done", log=log, job=job)
+                    continue
+                missing = [n for n, source in request.inputs.items() if not _there(store, campaign, source, deadline_s)]
+                if missing:
+                    reason = _why(campaign, request.inputs, missing)
+                    write_outcome(campaign, reference, "blocked", reason=reason, job=job)
+                    continue
+                claim = me.claim()
+                if store.claim(request, claim, lives) is not None:
+                    others.append(reference)
+                    continue
+                making = store.begin(request, claim)
+                if store.done(reference) is not None:  # finished by another between the first look and the claim
+                    store.finish(making)
+                    write_outcome(campaign, reference, "done", log=log, job=job)
+                    continue
+                mine.append(making)
+            except CrosspipeError as error:  # a full disk, an input that has just been removed
+                print(f"{reference[:20]}: failed: {error}", flush=True)
+                write_outcome(campaign, reference, "failed", reason=str(error), log=log, job=job)
+    except BaseException:
+        for making in mine:
+            store.abandon(making)
+        raise
     return mine, others
 
 
-def _there(store: Store, campaign: Path, source: str, patience_s: float) -> bool:
-    if store.done(source) is None and read_outcome(campaign, source) is None:
-        with contextlib.suppress(ArtifactError):
-            store.file(source, "done.json", patience_s=patience_s)
-    return store.done(source) is not None
+def _there(store: Store, campaign: Path, source: str, deadline_s: float) -> bool:
+    """Whether an input is finished; waits while nobody has said that it will not be, until `deadline_s`."""
+    pause_s = 0.05
+    while store.done(source) is None:
+        outcome = read_outcome(campaign, source)
+        if (outcome is not None and outcome.status != "done") or time.monotonic() > deadline_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+    return True
 
 
 def _why(campaign: Path, inputs: dict[str, str], missing: Sequence[str]) -> str:
@@ -152,13 +176,22 @@ def _why(campaign: Path, inputs: dict[str, str], missing: Sequence[str]) -> str:
     outcome = read_outcome(campaign, inputs[name])
     if outcome is None:
         return f"its input {name} was never made"
+    if outcome.status == "done":
+        return f"its input {name} is done, and was not seen; raise cluster.patience_s, or try again"
     return f"its input {name} {outcome.status}: {outcome.reason}".rstrip(": ")
 
 
 def _make(
-    body: Body, mine: Sequence[Making], context: Context, end: Callable[[str, CrosspipeError | None], None]
+    body: Body,
+    mine: Sequence[Making],
+    payload: Sequence[str],
+    context: Context,
+    end: Callable[[str, CrosspipeError | None], None],
 ) -> None:
-    """Lets the body work; whatever happens to it, every making is finished or abandoned."""
+    """Lets the body work; whatever happens to it, every making is finished or abandoned.
+
+    Ends the job where it was taken for dead and its work is another's.
+    """
     left = {making.request.reference: making for making in mine}
 
     def failed(reference: str, error: CrosspipeError) -> None:
@@ -171,7 +204,10 @@ def _make(
                 reference = making.request.reference
                 try:
                     if error is None:
-                        context.store.finish(making)
+                        context.store.finish(making, payload, patience_s=context.patience_s)
+                except TakenOver as taken:
+                    print(f"{reference[:20]}: {taken}", flush=True)
+                    raise SystemExit(1) from None
                 except CrosspipeError as refused:  # a full disk, say
                     error = refused
                 if error is not None:
@@ -201,8 +237,10 @@ def _heartbeat(makings: Mapping[str, Making]) -> Iterator[None]:
     def beat() -> None:
         while not over.wait(HEARTBEAT_S):
             for making in list(makings.values()):
-                claims.touch(making.directory, making.claim)
-                held = claims.current(making.directory)
+                held = None
+                with contextlib.suppress(OSError, ArtifactError):  # the file system's hiccup: the next beat tells
+                    claims.touch(making.directory, making.claim)
+                    held = claims.current(making.directory)
                 if held is not None and held.claim.token != making.claim.token:
                     print(f"{making.request.reference[:20]}: job {held.claim.job} took this work over", flush=True)
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -67,11 +68,12 @@ def read_jobs(campaign: Path) -> list[JobRecord]:
 
 
 def say_now(campaign: Path, task: str, text: str) -> None:
-    """What a task is doing right now, in a few words; for progress bars, so not worth an fsync."""
+    """What a task is doing right now, in a few words; for progress bars, so worth neither an fsync nor a failure."""
     path = campaign / "jobs" / f"{task}.now"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with contextlib.suppress(OSError):
+        temporary.write_text(text)
+        temporary.replace(path)
 
 
 def hear_now(campaign: Path, task: str) -> str:

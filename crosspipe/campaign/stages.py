@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,10 +20,14 @@ from crosspipe.campaign.job import Body, Context, Ended, unexpected
 from crosspipe.campaign.problems import build_problem
 from crosspipe.campaign.processes import run_logged
 from crosspipe.errors import CrosspipeError, StageFailed
-from crosspipe.execute.spec import Point, RunConfig, Session
+from crosspipe.execute.spec import ANCHORED_FILE, RAW_FILE, RECORD_FILE, Point, RunConfig, Session
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT, ModelConfig
 from crosspipe.problem import BlockCosts, LinkTable
 from crosspipe.store import Making, load, save
+from crosspipe.store.files import wait_for
+
+if TYPE_CHECKING:
+    from crosspipe.campaign.slurm.ranks import Node
 
 _OPTIONS = (
     "place",
@@ -101,10 +107,21 @@ def blocks(making: Making, context: Context) -> None:
     command, environment = ranks.command([*command[len(context.task.resources.container) :], "--per-node=true"])
     environment |= ALLOCATOR_ENVIRONMENT
     run_logged(command, context.log_dir / "blocks.log", what="blocks", environment=environment, say=context.say)
+    missing = wait_for(making.scratch, _parts(ranks.nodes, ranks.resources.tasks_per_node), context.patience_s)
+    if missing:
+        raise StageFailed(f"blocks: no profile came from {', '.join(missing)}; see {context.log_dir / 'blocks.log'}")
     # only inside one allocation are the nodes of the run known to be these
     placed = context.task.cluster.executor == "allocation" and ranks.resources.tasks_per_node == 1
     for finding in merge(making.scratch, [node.name for node in ranks.nodes] if placed else None).findings:
         context.say(f"{finding.name}: {finding.detail}")
+
+
+def _parts(nodes: Sequence[Node], per_node: int) -> list[str]:
+    """The files that the tasks on `nodes` write, as `crosspipe.profile.nodes.node_name` names them."""
+    counts = Counter(node.name for node in nodes)
+    if per_node == 1:
+        return [f"blocks.{name}.json" for name in counts]
+    return [f"blocks.{name}.{task}.json" for name, count in counts.items() for task in range(count)]
 
 
 def solve(making: Making, context: Context) -> None:
@@ -112,10 +129,10 @@ def solve(making: Making, context: Context) -> None:
     from crosspipe.solver import Progress
     from crosspipe.solver import solve as solve_problem
 
-    request, store = making.request, context.store
+    request = making.request
     problem = build_problem(
-        load(store.file(request.inputs["blocks"], "blocks.json"), BlockCosts),
-        load(store.file(request.inputs["links"], "links.json"), LinkTable) if "links" in request.inputs else None,
+        load(context.input(making, "blocks", "blocks.json"), BlockCosts),
+        load(context.input(making, "links", "links.json"), LinkTable) if "links" in request.inputs else None,
         network=msgspec.convert(request.config["network"], NetworkConfig),
         pipeline=msgspec.convert(request.config["pipeline"], PipelineConfig),
         pace=request.config["pace"],
@@ -140,8 +157,8 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     """
     from crosspipe.execute.session import run_points
 
-    store, config = context.store, makings[0].request.config
-    costs = load(store.file(makings[0].request.inputs["blocks"], "blocks.json"), BlockCosts)
+    config = makings[0].request.config
+    costs = load(context.input(makings[0], "blocks", "blocks.json"), BlockCosts)
     settings = msgspec.convert({**config["run"], **context.task.settings}, RunConfig)
     pace = settings.pace or 1.0
     by_label: dict[str, Making] = {}
@@ -152,8 +169,8 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         points.append(
             Point(
                 label=label,
-                problem=str(store.file(making.request.inputs["solve"], "problem.json")),
-                schedule=str(store.file(making.request.inputs["solve"], "schedule.json")),
+                problem=str(context.input(making, "solve", "problem.json")),
+                schedule=str(context.input(making, "solve", "schedule.json")),
                 out=str(making.scratch),
             )
         )
@@ -220,4 +237,11 @@ def _options(config: dict[str, object]) -> list[str]:
     ]
 
 
+# what a stage's artifact consists of, at least: it is not finished before all of it can be seen
+PAYLOAD: dict[str, tuple[str, ...]] = {
+    "links": ("links.json", "samples.parquet"),
+    "blocks": ("blocks.json",),
+    "solve": ("problem.json", "schedule.json"),
+    "run": (RECORD_FILE, ANCHORED_FILE, RAW_FILE),
+}
 BODIES: dict[str, Body] = {"links": each(links), "blocks": each(blocks), "solve": each(solve), "run": run}

@@ -4,7 +4,7 @@ from crosspipe.store.claims import Claim, my_claim
 from crosspipe.store.files import load, save
 from crosspipe.store.records import Iteration, Rank, RunRecord, Swap
 from crosspipe.store.request import Request
-from crosspipe.store.store import Done, Making, Store
+from crosspipe.store.store import Done, Making, Store, TakenOver
 from crosspipe.store.timelines import read_timelines, write_timelines
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "RunRecord",
     "Store",
     "Swap",
+    "TakenOver",
     "load",
     "my_claim",
     "read_timelines",

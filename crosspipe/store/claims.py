@@ -102,6 +102,12 @@ def current(directory: Path) -> Held | None:
         return None
 
 
+def superseded(directory: Path, held: Held) -> list[Claim]:
+    """The claims that `held` took over from: their holders were dead."""
+    paths = (_path(directory, number) for number in range(1, held.number))
+    return [load(path, Claim) for path in paths if path.exists()]
+
+
 def take(directory: Path, claim: Claim, lives: Lives = holder_lives) -> Claim:
     """Tries to claim `directory`; returns the claim that holds it afterwards (`claim` itself if it won)."""
     while True:

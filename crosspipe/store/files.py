@@ -13,8 +13,9 @@ import math
 import os
 import re
 import stat
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,6 +205,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno not in reasons:
             raise
         raise ArtifactError(f"{path}: {reasons[error.errno]()}") from error
+
+
+def wait_for(folder: Path, names: Collection[str], patience_s: float) -> list[str]:
+    """Waits up to `patience_s` until `folder` shows all of `names`, which another machine may have written; returns
+    what it still does not show."""
+    deadline, pause_s = time.monotonic() + patience_s, 0.05
+    while missing := [name for name in names if not (folder / name).exists()]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+    return missing
 
 
 def share(path: Path) -> None:

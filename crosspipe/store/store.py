@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +19,14 @@ import msgspec
 from crosspipe.errors import ArtifactError
 from crosspipe.store import claims
 from crosspipe.store.claims import Claim, Held, Lives, holder_lives
-from crosspipe.store.files import disk_errors, flush, load, save, share
+from crosspipe.store.files import disk_errors, flush, load, save, share, wait_for
 from crosspipe.store.request import Request
 
 REQUEST, DONE = "request.json", "done.json"
+
+
+class TakenOver(ArtifactError):
+    """Whoever made the artifact was taken for dead, and another makes it now."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="done"):
@@ -83,10 +87,22 @@ class Store:
             pause = min(2 * pause, 1.0)
         return path
 
+    def make_folder(self, directory: Path) -> None:
+        """A folder of the store, with its parents: whoever may write beside it may write in it."""
+        if directory.is_dir():
+            return
+        with disk_errors(directory):
+            if directory != self.root:
+                self.make_folder(directory.parent)
+                directory.mkdir(exist_ok=True)
+                share(directory)
+            else:
+                directory.mkdir(parents=True, exist_ok=True)
+
     def register(self, request: Request) -> Path:
         """Makes the artifact's folder with its request.json; returns the folder."""
         directory = self.directory(request)
-        self._make(directory)
+        self.make_folder(directory)
         if not (directory / REQUEST).exists():
             save(directory / REQUEST, request)
         return directory
@@ -134,31 +150,47 @@ class Store:
         releases the claim then.
         """
         directory = self.register(request)
-        scratch = directory / f".{claim.token[:12]}.work"
+        scratch = _scratch(directory, claim)
         try:
             inputs = {name: self._digest(name, reference) for name, reference in request.inputs.items()}
-            self._make(scratch)
+            self.make_folder(scratch)
         except BaseException:
             self._release(directory, claim)
             raise
         return Making(request, directory, scratch, claim, inputs, time.monotonic())
 
-    def finish(self, making: Making) -> None:
-        """What lies in the scratch folder becomes the artifact: files first, done.json last."""
+    def finish(self, making: Making, expect: Collection[str] = (), *, patience_s: float = 0.0) -> None:
+        """What lies in the scratch folder becomes the artifact: files first, done.json last.
+
+        Waits up to `patience_s` for the files that it is to `expect`, which another machine may have written. Raises
+        ArtifactError where one of them is missing, TakenOver where the claim is no longer ours: the
+        artifact is then as it was, and the scratch folder the caller's to `abandon`.
+        """
         directory = making.directory
-        if not (directory / DONE).exists():  # else taken for dead, and another was faster: what stands is as good
-            files = {}
-            for path in sorted(making.scratch.iterdir()):
-                files[path.name] = file_digest(path)
-                with disk_errors(directory / path.name):
-                    share(path)
-                    flush(path)
-                    path.replace(directory / path.name)
-            wall_s = time.monotonic() - making.started_s
-            save(directory / DONE, Done(files=files, inputs=making.inputs, wall_s=wall_s, finished_at_s=time.time()))
+        if (directory / DONE).exists():  # another was faster: what stands is as good
+            shutil.rmtree(making.scratch, ignore_errors=True)
+            claims.clear(directory)
+            return
+        missing = wait_for(making.scratch, expect, patience_s)
+        if missing:
+            names = ", ".join(missing)
+            raise ArtifactError(f"{making.scratch}: the {making.request.stage} stage ended without writing {names}")
+        digests = {path.name: file_digest(path) for path in sorted(making.scratch.iterdir())}
+        held = claims.current(directory)
+        if held is None or held.claim.token != making.claim.token:
+            who = "nobody now" if held is None else f"process {held.claim.pid} on {held.claim.host}"
+            raise TakenOver(f"{directory}: taken for dead, this work was taken over by {who}")
+        for name in digests:
+            path = making.scratch / name
+            with disk_errors(directory / name):
+                share(path)
+                flush(path)
+                path.replace(directory / name)
+        wall_s = time.monotonic() - making.started_s
+        save(directory / DONE, Done(files=digests, inputs=making.inputs, wall_s=wall_s, finished_at_s=time.time()))
+        for claim in (making.claim, *claims.superseded(directory, held)):  # ours, and what the dead left
+            shutil.rmtree(_scratch(directory, claim), ignore_errors=True)
         claims.clear(directory)
-        for scratch in directory.glob(".*.work"):  # ours, and what killed predecessors left
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def abandon(self, making: Making) -> None:
         """The work failed: the scratch folder goes, the claim is released."""
@@ -218,16 +250,9 @@ class Store:
         with contextlib.suppress(ArtifactError):  # on a full disk the claim ends with its process
             claims.release(directory, claim)
 
-    def _make(self, directory: Path) -> None:
-        if directory.is_dir():
-            return
-        with disk_errors(directory):
-            if directory != self.root:
-                self._make(directory.parent)
-                directory.mkdir(exist_ok=True)
-                share(directory)
-            else:
-                directory.mkdir(parents=True, exist_ok=True)
+
+def _scratch(directory: Path, claim: Claim) -> Path:
+    return directory / f".{claim.token[:12]}.work"
 
 
 def file_digest(path: Path) -> str:

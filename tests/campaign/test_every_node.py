@@ -51,7 +51,9 @@ def test_the_node_of_every_rank_profiles(
         cluster=cluster, site_of_rank=(0, 1),
     )  # fmt: skip
     said: list[str] = []
-    making = store.begin(request, my_claim("1"))
+    claim = my_claim()
+    store.claim(request, claim)
+    making = store.begin(request, claim)
     stages.blocks(making, Context(task, store, tmp_path, said.append))
     store.finish(making)
     costs = load(store.file(request, "blocks.json"), BlockCosts)
@@ -61,3 +63,9 @@ def test_the_node_of_every_rank_profiles(
         "blocks.json",
         "nodes.json",
     }
+
+
+def test_a_node_whose_profile_does_not_come_is_named_and_one_task_a_gpu_is_a_file_each() -> None:
+    nodes = [ranks.Node("a"), ranks.Node("a"), ranks.Node("b")]
+    assert stages._parts(nodes, 1) == ["blocks.a.json", "blocks.b.json"]
+    assert stages._parts(nodes, 2) == ["blocks.a.0.json", "blocks.a.1.json", "blocks.b.0.json"]

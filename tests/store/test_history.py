@@ -11,7 +11,9 @@ from crosspipe.store.history import earlier
 def measured(store: Store, epoch: int | None, place: str = "here", *, done: bool = True) -> str:
     request = Request(stage="links", version=1, config={"place": place}, epoch=epoch)
     if done:
-        with store.making(request, my_claim("1")):
+        claim = my_claim()
+        store.claim(request, claim)
+        with store.making(request, claim):
             pass
     else:
         store.register(request)

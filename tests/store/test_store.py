@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from crosspipe.errors import ArtifactError
-from crosspipe.store import Request, Store, my_claim
+from crosspipe.store import Request, Store, TakenOver, my_claim
 from crosspipe.store.claims import current, holder_lives, process_started, touch
 
 SOLVE = Request(stage="solve", version=1, config={"schedule": "1f1b", "seed": 0}, inputs={"blocks": "blocks/ab"})
@@ -82,7 +82,7 @@ def test_a_failure_leaves_nothing_and_frees_the_claim(tmp_path: Path) -> None:
 def test_a_living_claim_is_honoured_and_a_dead_one_taken_over(tmp_path: Path) -> None:
     store = Store(tmp_path)
     code = (
-        "import sys, time; from crosspipe.store import Request, Store, my_claim;"
+        "import sys, time; from crosspipe.store import Request, Store, TakenOver, my_claim;"
         f"r = Request(stage='links', version=1, config={LINKS.config!r});"
         "assert Store(sys.argv[1]).claim(r, my_claim(job='17')) is None; print('held', flush=True); time.sleep(60)"
     )
@@ -214,3 +214,55 @@ def test_readers_wait_for_a_lagging_file_system(tmp_path: Path) -> None:
     code = f"import time, os; time.sleep(0.4); os.rename({str(hidden)!r}, {str(done)!r})"
     with subprocess.Popen([sys.executable, "-c", code]):
         assert store.file(LINKS, "payload.json", patience_s=10).read_text() == "late"
+
+
+def test_a_payload_that_shows_late_is_waited_for_and_one_that_never_comes_leaves_nothing_done(tmp_path: Path) -> None:
+    store, claim = Store(tmp_path), my_claim()
+    store.claim(LINKS, claim)
+    making = store.begin(LINKS, claim)
+    (making.scratch / "samples.parquet").write_text("early")
+    with pytest.raises(ArtifactError, match=r"the links stage ended without writing links\.json"):
+        store.finish(making, ("links.json", "samples.parquet"), patience_s=0.1)
+    assert store.done(LINKS) is None
+    code = f"import time; time.sleep(0.4); open({str(making.scratch / 'links.json')!r}, 'w').write('late')"
+    with subprocess.Popen([sys.executable, "-c", code]):
+        store.finish(making, ("links.json", "samples.parquet"), patience_s=10)
+    done = store.done(LINKS)
+    assert done is not None
+    assert set(done.files) == {"links.json", "samples.parquet"}
+    assert store.file(LINKS, "links.json").read_text() == "late"
+
+
+def test_who_was_taken_over_publishes_nothing_and_leaves_the_successor_its_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    old, new = my_claim(), my_claim()
+    store.claim(LINKS, old)
+    lost = store.begin(LINKS, old)
+    (lost.scratch / "payload.json").write_text("old")
+    assert store.claim(LINKS, new, lambda claim, silent_s: False) is None
+    making = store.begin(LINKS, new)
+    (making.scratch / "payload.json").write_text("new")
+    with pytest.raises(TakenOver, match=f"taken over by process {os.getpid()}"):
+        store.finish(lost, ("payload.json",))
+    store.abandon(lost)
+    held = store.holder(LINKS)
+    assert held is not None
+    assert held.claim == new
+    store.finish(making, ("payload.json",))
+    assert store.file(LINKS, "payload.json").read_text() == "new"
+
+
+def test_of_two_that_finish_the_first_stands(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    old, new = my_claim(), my_claim()
+    store.claim(LINKS, old)
+    lost = store.begin(LINKS, old)
+    (lost.scratch / "payload.json").write_text("old")
+    store.claim(LINKS, new, lambda claim, silent_s: False)
+    make_from = store.begin(LINKS, new)
+    (make_from.scratch / "payload.json").write_text("new")
+    store.finish(make_from)
+    store.finish(lost)
+    left = {path.name for path in store.directory(LINKS).iterdir()}
+    assert left == {"request.json", "payload.json", "done.json"}
+    assert store.file(LINKS, "payload.json").read_text() == "new"

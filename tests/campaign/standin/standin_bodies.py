@@ -44,3 +44,4 @@ def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
 
 
 BODIES = dict.fromkeys(("links", "blocks", "solve", "run"), body)
+PAYLOAD = dict.fromkeys(BODIES, ("payload.json",))

@@ -47,3 +47,4 @@ def _trace(orders: Path, line: str) -> None:
 
 
 BODIES = dict.fromkeys(("links", "blocks", "solve", "run"), body)
+PAYLOAD = dict.fromkeys(BODIES, ("payload.bin",))
