@@ -10,7 +10,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,10 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def own_device(environ: Mapping[str, str], devices: int) -> str:
+    """The GPU of a task, of the `devices` it sees: the one with its number on the node, or the only one."""
+    return f"cuda:{0 if devices == 1 else environ.get('SLURM_LOCALID', '0')}"
+
+
 def _measured(config: ModelConfig, split: Split, options: argparse.Namespace) -> BlockCosts:
     device = options.device
     if options.per_node and device == "cuda":  # each task of a node has a device of its own
-        device = f"cuda:{os.environ.get('SLURM_LOCALID', '0')}"
+        import torch
+
+        device = own_device(os.environ, torch.cuda.device_count())
     return profile_blocks(
         config,
         split,

@@ -23,7 +23,8 @@ from crosspipe.profile.places import Place
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TIMEOUT = timedelta(seconds=60)
+MEETING = timedelta(seconds=60)  # for all ranks to come
+WAIT = timedelta(hours=1)  # for a message: a window over a slow link takes minutes, and Slurm has the real limit
 PAYLOAD, GO, LAST = 1, 2, 3  # tags
 SIOCGIFADDR = 0x8915  # Linux: IPv4 address of an interface
 
@@ -109,11 +110,11 @@ def start_gloo(comm: MPI.Comm, places: Sequence[Place]) -> None:
     address = own_address(places, os.environ)
     store = None
     if comm.rank == 0:
-        store = dist.TCPStore(address, 0, comm.size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+        store = dist.TCPStore(address, 0, comm.size, is_master=True, timeout=MEETING, wait_for_workers=False)
     meeting, port = comm.bcast((address, store.port if store else 0))
     if store is None:
-        store = dist.TCPStore(meeting, port, comm.size, is_master=False, timeout=TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=TIMEOUT)
+        store = dist.TCPStore(meeting, port, comm.size, is_master=False, timeout=MEETING)
+    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=WAIT)
 
 
 def own_address(places: Sequence[Place], environ: Mapping[str, str]) -> str:
@@ -134,7 +135,13 @@ def own_address(places: Sequence[Place], environ: Mapping[str, str]) -> str:
     if len({(place.machine, place.network) for place in places}) == 1:
         return "127.0.0.1"
     host = socket.gethostname()
-    address = socket.gethostbyname(host)
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        wrong = f"is not set, and {host} resolves to nothing ({error.strerror})"
+        raise FieldError(
+            "GLOO_SOCKET_IFNAME", None, wrong, "export the name of the interface between the nodes"
+        ) from None
     if address.startswith("127."):
         wrong = f"is not set, and {host} resolves to {address}, which other machines cannot reach"
         raise FieldError("GLOO_SOCKET_IFNAME", None, wrong, "export the name of the interface between the nodes")

@@ -80,7 +80,12 @@ class DeviceChannel:
 
 
 def device_of(rank: int, places: Sequence[Place], devices: int) -> int:
-    """The number of the GPU of `rank`: that of ranks before it on its machine. FieldError where GPUs do not suffice."""
+    """The number of the GPU of `rank`, of the `devices` it sees: that of ranks before it on its machine.
+
+    Where it sees a single one, that is its own (Slurm's --gpus-per-task). FieldError where GPUs do not suffice.
+    """
+    if devices == 1:
+        return 0
     mine = sum(place.machine == places[rank].machine for place in places[:rank])
     if mine >= devices:
         raise FieldError(
@@ -97,4 +102,7 @@ def start_nccl(rank: int, places: Sequence[Place], largest_bytes: int) -> Device
     device = torch.device("cuda", device_of(rank, places, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     group = dist.new_group(backend="nccl")
+    # all ranks must take part in a group's first operation, and a pair alone would be it
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+    torch.cuda.synchronize(device)
     return DeviceChannel(group, device, largest_bytes, lambda: torch.cuda.synchronize(device))

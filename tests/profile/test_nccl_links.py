@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from crosspipe.errors import FieldError
-from crosspipe.profile.nccl_links import DeviceChannel, device_of
+from crosspipe.profile.nccl_links import DeviceChannel, device_of, start_nccl
 from crosspipe.profile.places import Place
 
 
@@ -52,5 +52,21 @@ def test_ranks_of_a_machine_take_its_gpus_in_turn() -> None:
         for rank, machine in enumerate("abab")
     ]
     assert [device_of(rank, places, 2) for rank in range(4)] == [0, 0, 1, 1]
-    with pytest.raises(FieldError, match="rank 2 on a finds 1 GPUs; start fewer ranks there"):
-        device_of(2, places, 1)
+    assert [device_of(rank, places, 1) for rank in range(4)] == [0, 0, 0, 0]  # each sees its own only
+    crowd = [Place(rank=r, site=0, node="a", host="a", machine="a", network="n", cores=(0,)) for r in range(3)]
+    with pytest.raises(FieldError, match="rank 2 on a finds 2 GPUs; start fewer ranks there"):
+        device_of(2, crowd, 2)
+
+
+def test_all_ranks_take_part_in_the_groups_first_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: done.append("synchronize"))
+    monkeypatch.setattr(torch, "zeros", lambda count, device: (count, str(device)))
+    monkeypatch.setattr(torch, "ones", lambda count, dtype, device: (count, str(device)))
+    monkeypatch.setattr(dist, "new_group", lambda backend: backend)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: done.append((tensor, group)))
+    place = Place(rank=0, site=0, node="a", host="a", machine="a", network="n", cores=(0,))
+    assert start_nccl(0, [place], 64).name == "nccl"
+    assert done == [((1, "cuda:0"), "nccl"), "synchronize"]

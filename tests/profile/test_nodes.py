@@ -7,6 +7,7 @@ import pytest
 from crosspipe.problem import BlockCosts
 from crosspipe.problem.nodes import NodeProfiles
 from crosspipe.profile import blocks
+from crosspipe.profile.blocks import own_device
 from crosspipe.profile.nodes import main, node_name
 from crosspipe.store import load
 
@@ -34,3 +35,9 @@ def test_profiles_of_two_nodes_become_one(
     assert "stage 0 on b, stage 1 on a" in capsys.readouterr().out
     assert main([str(tmp_path / "empty")]) == 1
     assert "holds no blocks.NODE.json" in capsys.readouterr().err
+
+
+def test_a_task_profiles_its_own_gpu() -> None:
+    assert own_device({"SLURM_LOCALID": "3"}, 4) == "cuda:3"
+    assert own_device({"SLURM_LOCALID": "3"}, 1) == "cuda:0"  # --gpus-per-task=1 shows a task its own only
+    assert own_device({}, 4) == "cuda:0"
