@@ -86,7 +86,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     `delay` is the pair [T_lat/T_F, T_bw/T_F]; `latency_ratio` and `bandwidth_ratio` set them one by one and win over
     it. A `bandwidth_gbit_per_s` of None beside a latency in ms means that bytes cost nothing. With `kind: table`,
     `file` is a CSV (`crosspipe.profile.imported`) of every pair of sites; `links` is what it says: source site, target
-    site, latency in ns, bytes/s.
+    site, latency in ns, bytes/s. `origin` says of a measured link what it is, where it is not a real one.
     """
 
     name: str = ""
@@ -99,6 +99,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     latency_ms: float | None = None
     bandwidth_gbit_per_s: float | None = None
     tolerance: float = 0.02
+    origin: Literal["shaped TCP", "real link"] | None = None
 
     def __post_init__(self) -> None:
         ratios = [n for n in ("delay", "latency_ratio", "bandwidth_ratio") if getattr(self, n) is not None]
@@ -106,6 +107,8 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
         given = ratios + absolute
         if self.kind == "measured" and given:
             self._refuse(given[0], "nothing is injected with network.kind=measured", "remove it, or inject")
+        if self.kind != "measured" and self.origin:
+            self._refuse("origin", "an injected delay is emulated", "remove it, or use network=wan")
         if self.kind == "table" and given:
             self._refuse(given[0], "the table says what is injected", "remove it, or use network=ratios")
         if self.kind == "table" and not self.file and self.links is None:

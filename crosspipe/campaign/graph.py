@@ -155,6 +155,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
             "layers": [list(row) for row in split],
             "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
             "emulate": config.network.kind != "measured",
+            **({"origin": config.network.origin} if config.network.origin else {}),
             "replicas": pipeline.replicas,
         },
         inputs={"blocks": blocks.reference, "solve": solve.reference},
@@ -209,13 +210,18 @@ def _simulated_road(config: PointConfig) -> list[Node]:
 
 
 def _link_options(config: PointConfig) -> dict[str, Any]:
-    """The link profiler's options; its sizes go up in powers of 4 until they hold the model's own message."""
+    """The link profiler's options: the run's transport is among them, the Problem is built from its links.
+
+    Sizes go up in powers of 4 until they hold the model's own message.
+    """
     options = dict(config.profile.links)
     largest = options.get("largest")
     if isinstance(largest, int) and largest > 0:
         while largest < message_bytes(config.model):
             largest *= 4
         options["largest"] = largest
+    if config.run.transport != "gloo":  # the profiler's own choice has gloo
+        options.setdefault("transports", ["mpi", config.run.transport])
     return options
 
 
@@ -241,10 +247,12 @@ def _solve_config(config: PointConfig) -> dict[str, Any]:
         schedule["pieces"] = config.schedule.pieces
     searched = SCHEDULES[config.schedule.name].family in _SEARCHED
     solver = {"time_limit_s": config.solver.time_limit_s, "workers": config.solver.workers, "seed": config.solver.seed}
+    network = msgspec.to_builtins(config.network.canonical())
+    del network["origin"]  # of what a run shows, not of what is solved
     return {
         "schedule": schedule,
         "solver": solver if searched else {},
-        "network": msgspec.to_builtins(config.network.canonical()),
+        "network": network,
         "pipeline": msgspec.to_builtins(config.pipeline),
         "pace": config.run.pace,
     }

@@ -110,6 +110,28 @@ def test_links_are_measured_up_to_the_models_message(
     assert node.request.config["largest"] == largest
 
 
+def test_links_are_measured_over_the_transport_of_the_run(config: dict[str, Any], change: Callable[..., Any]) -> None:
+    def transports(point: dict[str, Any]) -> object:
+        (node,) = build_graph(make_points([point], [[]]), Store(config["store"])).stage("links")
+        return node.request.config.get("transports")
+
+    assert transports(change(config, run__transport="nccl", run__pace=None)) == ["mpi", "nccl"]
+    given = change(config, run__transport="nccl", run__pace=None, profile__links={"transports": ["nccl"]})
+    assert transports(given) == ["nccl"]
+    assert transports(config) is None  # the profiler's own: mpi and gloo
+
+
+def test_what_a_link_is_belongs_to_the_run_and_not_to_the_solve(
+    config: dict[str, Any], change: Callable[..., Any]
+) -> None:
+    measured = change(config, network={"kind": "measured"})
+    shaped = change(config, network={"kind": "measured", "origin": "shaped TCP"})
+    one, other = (build_graph(make_points([p], [[]]), Store(config["store"])) for p in (measured, shaped))
+    assert [one.stage("solve")[0].request.key] == [other.stage("solve")[0].request.key]
+    assert other.stage("run")[0].request.config["origin"] == "shaped TCP"
+    assert "origin" not in one.stage("run")[0].request.config
+
+
 def test_an_unknown_schedule_lists_the_known_ones(config: dict[str, Any], change: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match=r"schedule = 'zbh9': no such schedule; use one of .*1f1b.*zbh1"):
         keys(change(config, schedule__name="zbh9"))

@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from crosspipe.campaign.config import NetworkConfig
+from crosspipe.errors import UsageError
 
 CONF = Path(__file__).parents[2] / "conf" / "network"
 
@@ -45,3 +46,11 @@ def test_one_delay_sets_both_ratios_and_each_can_be_set_alone() -> None:
 def test_measured_injects_nothing() -> None:
     assert network("measured").ratios() is None
     assert network("measured").latency_ms is None
+
+
+def test_a_shaped_link_is_measured_and_called_so() -> None:
+    shaped = network("wan")
+    assert (shaped.kind, shaped.origin) == ("measured", "shaped TCP")
+    assert network("measured").origin is None
+    with pytest.raises(UsageError, match=r"network.origin = 'shaped TCP': an injected delay is emulated"):
+        NetworkConfig(kind="injected", latency_ms=20.0, origin="shaped TCP")
