@@ -182,7 +182,7 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         gradient_norm_ns=tuple(round(duration * pace) for duration in costs.gradient_norm_ns),
         optimizer_step_ns=tuple(round(duration * pace) for duration in costs.optimizer_step_ns),
         emulate=config["emulate"],
-        origin="emulated" if config["emulate"] else "real link",
+        origin="emulated" if config["emulate"] else config.get("origin", "real link"),
         directory=str(context.log_dir),
         replicas=config["replicas"],
     )
