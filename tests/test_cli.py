@@ -164,6 +164,20 @@ def test_solve_check_simulate_show_and_convert(cli: Cli, problem: Path, tmp_path
     assert load(tmp_path / "again.json", Schedule).orders == load(tmp_path / "schedule.json", Schedule).orders
 
 
+def test_show_says_when_a_schedule_is_for_another_problem(cli: Cli, problem: Path, tmp_path: Path) -> None:
+    cli("solve", "problem.json", "-s", "zbh1", "-o", "schedule.json")
+    assert "on problem.json" in cli("show", "schedule.json")[1]
+    other = Problem.uniform(stages=2, microbatches=1, forward_ms=1, input_grad_ms=2, weight_grad_ms=3)
+    save(tmp_path / "other.json", other)
+    assert "made for another problem" in cli("show", "schedule.json", "--problem", "other.json")[1]
+    cli("show", "schedule.json", "--problem", "other.json", "-o", "other.svg")
+    cli("show", "schedule.json", "-o", "own.svg")
+    assert ">zbh1, optimal (simulated): 27 ms<" in (tmp_path / "own.svg").read_text()
+    assert ">zbh1 (simulated): 9 ms<" in (tmp_path / "other.svg").read_text()  # F 1, F 1, D 2, D 2, W 3
+    save(problem, other)  # beside it stands another problem now
+    assert "every block 1 ms" in cli("show", "schedule.json")[1]
+
+
 def test_check_says_each_violation_and_exits_1(cli: Cli, problem: Path, tmp_path: Path) -> None:
     cli("solve", "problem.json", "-s", "zbh1", "-o", "schedule.json")
     broken = json.loads((tmp_path / "schedule.json").read_text())

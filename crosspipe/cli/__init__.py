@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        complain("interrupted; jobs are cancelled, what is done stays: the same command goes on from there")
+        jobs = given[:1] in (["run"], ["retry"])
+        after = "jobs are cancelled, what is done stays: the same command goes on from there"
+        complain(f"interrupted; {after}" if jobs else "interrupted before there was a result")
         return 1
     except BrokenPipeError:  # `crosspipe … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -118,7 +118,7 @@ def show(options: Namespace) -> int:
         if timeline is None:
             kind = found.__struct_config__.tag
             raise UsageError("-o", str(options.output), f"a {kind} has no timeline to draw", "show it in the terminal")
-        _draw(options.output, timeline)
+        _draw(options.output, timeline, _heading(found, timeline))
         print(options.output)
         return 0
     if note:
@@ -200,16 +200,28 @@ def _timeline_of(found: msgspec.Struct, options: Namespace) -> tuple[Timeline | 
         return found, ""
     if isinstance(found, Schedule):
         if options.problem is not None:
-            return simulate_schedule(load(options.problem, Problem), found), ""
+            problem = load(options.problem, Problem)
+            note = (
+                "" if _made_for(problem, found) else "this schedule and its certificate were made for another problem"
+            )
+            return simulate_schedule(problem, found), note
         beside = options.file.parent / "problem.json"
-        if beside.exists():
-            return simulate_schedule(load(beside, Problem), found), f"on {beside}"
+        if beside.exists() and _made_for(problem := load(beside, Problem), found):
+            return simulate_schedule(problem, found), f"on {beside}"
         return simulate_schedule(_unit_problem(found), found), "every block 1 ms, no delays; real ones with --problem"
     if isinstance(found, RunRecord):
         measured = options.file.parent / "timelines.parquet"
         if measured.exists() and (timelines := read_timelines(measured)):
             return timelines[-1], "the last measured iteration"
     return None, ""
+
+
+def _made_for(problem: Problem, schedule: Schedule) -> bool:
+    """Whether a schedule is one of this problem; one from elsewhere does not say, and then its shape decides."""
+    if schedule.problem_digest:
+        return schedule.problem_digest == problem.digest()
+    shape = (schedule.traversal, schedule.stages, schedule.chunks, schedule.microbatches)
+    return shape == (problem.traversal, problem.stages, problem.chunks, problem.microbatches)
 
 
 def _unit_problem(schedule: Schedule) -> Problem:
@@ -235,13 +247,23 @@ def _write_timeline(path: Path, timeline: Timeline) -> None:
         save(path, timeline)
 
 
-def _draw(path: Path, timeline: Timeline) -> None:
+def _heading(found: msgspec.Struct, timeline: Timeline) -> str:
+    """What a picture is called: a schedule's name and, on the problem it was made for, what is proven of it."""
+    if not isinstance(found, Schedule):
+        return ""
+    certificate, name = found.certificate, found.name or "schedule"
+    if certificate is None or certificate.makespan_ns != timeline.makespan_ns:
+        return name
+    return f"{name}, optimal" if certificate.optimal else f"{name}, gap {certificate.gap:.2%}"
+
+
+def _draw(path: Path, timeline: Timeline, heading: str = "") -> None:
     from crosspipe.schedule.drawing import draw_timeline, gantt_svg
 
     if path.suffix in (".png", ".pdf"):
-        draw_timeline(timeline, memory=True).savefig(path)
+        draw_timeline({heading: timeline}, memory=True).savefig(path)
         return
-    svg = gantt_svg({timeline.origin: timeline}, memory=True)
+    svg = gantt_svg({heading or timeline.origin: timeline}, memory=True)
     page = f"<!doctype html><meta charset='utf-8'><title>{timeline.origin} timeline</title>\n{svg}"
     write_bytes(path, (page if path.suffix == ".html" else svg).encode())
 

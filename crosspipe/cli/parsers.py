@@ -53,7 +53,12 @@ def make_parser(verb: str, does: str) -> argparse.ArgumentParser:
             metavar="FILE",
             help="problem, schedule, timeline, link table, block costs or run (.json)",
         )
-        add("--problem", type=path, metavar="PROBLEM.json", help="for a schedule: draw its timeline on this problem")
+        add(
+            "--problem",
+            type=path,
+            metavar="PROBLEM.json",
+            help="what a schedule is drawn on (default: its own problem.json beside it)",
+        )
         add("-o", "--output", type=path, metavar="OUT", help="picture: .svg, .png, .pdf or .html (default: here)")
     if verb == "convert":
         add("source", type=path, metavar="IN", help=".json schedule or timeline, or pipelining .csv")

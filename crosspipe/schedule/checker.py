@@ -61,7 +61,7 @@ def check(problem: Problem, schedule: Schedule) -> list[Violation]:
     try:
         timeline = simulate(problem, schedule)
     except Deadlock as deadlock:
-        return [*found, Violation("deadlock", str(deadlock))]
+        return [*found, Violation("deadlock", "; ".join(deadlock.cycle))]
     return [*found, *_not_executable(problem, schedule, timeline), *_wrong_certificate(problem, schedule, timeline)]
 
 

@@ -26,12 +26,14 @@ PROBING_STOPS_PAYING = 8_000  # order decisions; above, presolve would probe for
 class Claim(NamedTuple):
     """What CP-SAT says: `status` in its own words, a lower bound, and orders (None: it found nothing) with makespan.
 
-    `tick_ns` is the unit it counted in; with `error_ns` > 0 durations were rounded down to it, and the bound can lie
-    that much below what could be proven without rounding.
+    `proved` is whether that bound is its own work and not the one it was given, in whole ticks. `tick_ns` is the unit
+    it counted in; with `error_ns` > 0 durations were rounded down to it, and the bound can lie that much below what
+    could be proven without rounding.
     """
 
     status: str
     bound_ns: int
+    proved: bool
     makespan_ns: int | None
     orders: tuple[tuple[Block, ...], ...] | None
     messages: dict[str, tuple[Message, ...]]
@@ -82,10 +84,12 @@ def improve(
             status = solving.result()
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     orders, messages = read(model, solver.response_proto.solution) if solved else (None, {})
-    proven = status != cp_model.MODEL_INVALID and status != cp_model.INFEASIBLE
+    believable = status not in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE)
+    bound = max(lower, round(solver.best_objective_bound) if believable else 0)
     return Claim(
         status=solver.status_name(status),
-        bound_ns=max(lower, round(solver.best_objective_bound) if proven else 0) * ticks.tick_ns,
+        bound_ns=bound * ticks.tick_ns,
+        proved=bound > lower,
         makespan_ns=round(solver.objective_value) * ticks.tick_ns if solved else None,
         orders=orders,
         messages=messages,

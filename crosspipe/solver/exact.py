@@ -177,7 +177,8 @@ def _weigh(problem: Problem, standing: Standing, claim: Claim) -> None:
     """Takes from a claim what stands up to our own check, and says what does not."""
     before = standing.best
     if claim.orders is None:
-        standing.notes.append(f"CP-SAT ended with {claim.status}: the schedule it started from ({before.name})")
+        said = "found nothing better in its time" if claim.status == "UNKNOWN" else f"ended with {claim.status}"
+        standing.notes.append(f"CP-SAT {said}: the schedule it started from ({before.name})")
     else:
         found = Found(orders=claim.orders, messages=claim.messages)
         try:
@@ -188,7 +189,7 @@ def _weigh(problem: Problem, standing: Standing, claim: Claim) -> None:
         standing.add(candidate)
         if claim.makespan_ns is not None and candidate.makespan_ns > claim.makespan_ns + claim.error_ns:
             standing.notes.append(
-                f"CP-SAT claims {claim.makespan_ns} ns, re-timed the schedule takes {candidate.makespan_ns} ns"
+                f"CP-SAT planned {claim.makespan_ns} ns, re-timed the schedule takes {candidate.makespan_ns} ns"
             )
     if claim.bound_ns > standing.best.makespan_ns:
         standing.notes.append(
@@ -196,7 +197,10 @@ def _weigh(problem: Problem, standing: Standing, claim: Claim) -> None:
             f"{standing.best.makespan_ns} ns of {standing.best.name}"
         )
         return
-    standing.bounds.append(_bound(problem, claim))
+    if claim.proved:
+        standing.bounds.append(_bound(problem, claim))
+    elif not claim.error_ns:
+        standing.bounds.append(_in_whole_ticks(standing.bounds[0], claim))
 
 
 def _bound(problem: Problem, claim: Claim) -> Bound:
@@ -204,6 +208,11 @@ def _bound(problem: Problem, claim: Claim) -> Bound:
     if claim.error_ns:
         words += f" (durations rounded down to {claim.tick_ns} ns, which costs at most {claim.error_ns} ns)"
     return Bound(value_ns=claim.bound_ns, proven_by="CP-SAT", explanation=words, assumptions=_assumptions(problem))
+
+
+def _in_whole_ticks(bound: Bound, claim: Claim) -> Bound:
+    """Our own bound, rounded up: every duration is a multiple of the tick, so every makespan is."""
+    return msgspec.structs.replace(bound, value_ns=max(bound.value_ns, claim.bound_ns))
 
 
 def _assumptions(problem: Problem) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ def _exact(traversal: str) -> Entry:
     return Entry(traversal=traversal, doc="searched, then proven with CP-SAT", family="exact", method=exact.search)
 
 
+MOST_WORKERS = 1024
+
 SCHEDULES: dict[str, Entry] = {
     "auto": Entry(
         traversal=None,
@@ -109,8 +111,10 @@ def solve(
         )
     if not time_limit_s > 0:
         raise UsageError("time_limit_s", time_limit_s, "leaves no time", "give seconds > 0")
-    if workers is not None and workers < 1:
-        raise UsageError("workers", workers, "nobody would work", "use 1 or more")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise UsageError("workers", workers, "no such number of threads", f"use 1 to {MOST_WORKERS}")
+    if not 0 <= seed < 2**31:
+        raise UsageError("seed", seed, "the searches take other numbers", "use 0 to 2147483647")
     if pieces < 1:
         raise UsageError("pieces", pieces, "a block has at least one piece", "use 1 or more")
     hints = () if hint is None else (hint,) if isinstance(hint, Schedule) else tuple(hint)

@@ -75,7 +75,7 @@ def test_a_valid_schedule_has_no_violation():
             + [
                 (
                     "deadlock",
-                    "deadlock: stage 0 waits before D0 of chunk 0 for the message D0 from position 1, which stage 1 "
+                    "stage 0 waits before D0 of chunk 0 for the message D0 from position 1, which stage 1 "
                     "has not made; stage 1 waits before F1 of chunk 0 for the message F1 from position 0, whose block "
                     "is not in the order of stage 0",
                 )
@@ -104,8 +104,7 @@ def test_a_valid_schedule_has_no_violation():
                 ("order", "stage 0 runs W0 of chunk 0 before its D0"),
                 (
                     "deadlock",
-                    "deadlock: stage 0 waits before W0 of chunk 0 for its own D0 of chunk 0, which comes later in its "
-                    "order",
+                    "stage 0 waits before W0 of chunk 0 for its own D0 of chunk 0, which comes later in its order",
                 ),
             ],
         ),

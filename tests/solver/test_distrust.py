@@ -38,7 +38,7 @@ def problem(monkeypatch: pytest.MonkeyPatch) -> Problem:
 
 
 def claiming(**changes: object) -> Callable[..., Claim]:
-    claim = Claim("OPTIMAL", OPTIMUM_NS, OPTIMUM_NS, None, {}, 1_000_000, 0)
+    claim = Claim("OPTIMAL", OPTIMUM_NS, True, OPTIMUM_NS, None, {}, 1_000_000, 0)
     return lambda *arguments, **options: claim._replace(**changes)
 
 
@@ -71,9 +71,24 @@ def test_failing(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_giving_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpsat, "improve", claiming(status="UNKNOWN", bound_ns=0, makespan_ns=None))
-    schedule = assert_best_without_the_solver(problem, "CP-SAT ended with UNKNOWN: the schedule it started from")
+    monkeypatch.setattr(cpsat, "improve", claiming(status="UNKNOWN", bound_ns=0, proved=False, makespan_ns=None))
+    schedule = assert_best_without_the_solver(problem, "CP-SAT found nothing better in its time: the schedule it")
     assert schedule.certificate.proven_by == "stage bound"
+
+
+def test_a_model_it_refuses_is_no_proof(problem: Problem) -> None:
+    """More threads than CP-SAT takes: it calls the model invalid; what bound there is, is ours."""
+    claim = cpsat.improve(
+        problem,
+        solve(problem, "zbh1"),
+        lower_ns=30_000_000,
+        time_limit_s=5,
+        workers=20_000,
+        seed=0,
+        listen=lambda makespan_ns, bound_ns: None,
+    )
+    assert claim is not None
+    assert (claim.status, claim.proved, claim.bound_ns, claim.orders) == ("MODEL_INVALID", False, 30_000_000, None)
 
 
 def test_lying_about_the_bound(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +101,7 @@ def test_lying_about_the_makespan(problem: Problem, monkeypatch: pytest.MonkeyPa
     """Its order, one microbatch at a time, is valid but takes 3 * (F 3 + 7 + F 3 + D 5 + 7 + D 5 + W 2)."""
     row = tuple(Block(kind, 0, m) for m in range(3) for kind in "FDW")
     monkeypatch.setattr(cpsat, "improve", claiming(orders=(row, row)))
-    assert_best_without_the_solver(problem, "CP-SAT claims 48000000 ns, re-timed the schedule takes 96000000 ns")
+    assert_best_without_the_solver(problem, "CP-SAT planned 48000000 ns, re-timed the schedule takes 96000000 ns")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,16 @@ def test_wrong_traversal_names_the_right_one(name: str, traversal: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("time_limit_s", 0), ("time_limit_s", float("nan")), ("workers", 0), ("pieces", 0)]
+    ("option", "value"),
+    [
+        ("time_limit_s", 0),
+        ("time_limit_s", float("nan")),
+        ("workers", 0),
+        ("workers", 1025),
+        ("seed", -1),
+        ("seed", 2**31),
+        ("pieces", 0),
+    ],
 )
 def test_senseless_options_are_usage_errors(option: str, value: float) -> None:
     with pytest.raises(UsageError, match=option):

@@ -40,7 +40,7 @@ def draw_timeline(
     panels[-1].set_xlim(0, until * 1.002)
     panels[-1].set_xticks(layout.ticks(until), [f"{tick / size:.6g}" for tick in layout.ticks(until)])
     panels[-1].set_xlabel(f"time in {unit}")
-    _legend(figure, named)
+    _legend(figure, named, peak if memory else None)
     return figure
 
 
@@ -68,6 +68,9 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
         axes.add_collection(
             PolyCollection(found, facecolors=colour, edgecolors="none" if narrow else "white", linewidths=0.4)
         )
+    for stage, start, end in layout.exchanges(timeline):
+        low = tops[stage] + share
+        axes.fill_between([start, end], low - share * 0.22, low, color=layout.EXCHANGE_COLOUR, linewidth=0)
     messages = [
         [(x.start_ns, tops[x.source] + share / 2), (x.end_ns, tops[x.target] + share / 2)]
         for x in layout.lines(timeline)
@@ -86,14 +89,14 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
     every = 1 if row_in >= 0.12 else 4
     shown = range(0, timeline.stages, every)
     axes.set_yticks([tops[s] + share / 2 for s in shown], [str(s) for s in shown], fontsize=min(9.0, row_in * 60))
-    axes.set_ylabel("stage")
+    axes.set_ylabel("stage" if len(set(timeline.sites)) == 1 else "stage (sites apart)")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     title = layout.title(heading, timeline)
     axes.set_title(title, loc="left", fontsize=10)
 
 
-def _legend(figure: Any, timelines: Mapping[str, Timeline]) -> None:
+def _legend(figure: Any, timelines: Mapping[str, Timeline], peak: int | None) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -107,5 +110,9 @@ def _legend(figure: Any, timelines: Mapping[str, Timeline]) -> None:
         entries.append(Patch(facecolor="none", label="lighter: later chunk"))
     if any(layout.lines(t) for t in timelines.values()):
         entries.append(Line2D([], [], color="black", linewidth=0.8, alpha=0.55, label="message between sites"))
+    if any(layout.exchanges(t) for t in timelines.values()):
+        entries.append(Patch(facecolor=layout.EXCHANGE_COLOUR, label="gather, reduction of replicas"))
+    if peak is not None:
+        entries.append(Patch(facecolor="0.5", alpha=0.35, label=f"activations, full height {layout.bytes_text(peak)}"))
     if entries:
         figure.legend(handles=entries, loc="outside upper left", ncols=len(entries), frameon=False, fontsize=9)

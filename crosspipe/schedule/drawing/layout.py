@@ -12,6 +12,7 @@ from crosspipe.problem.traversal import place_of
 from crosspipe.schedule.timeline import TimedBlock, Timeline
 
 KIND_COLOURS = {"F": "#56B4E9", "D": "#E69F00", "W": "#009E73", "B": "#CC79A7"}
+EXCHANGE_COLOUR = "#808080"  # of what replicas send one another
 KIND_NAMES = {"F": "forward", "D": "input gradient", "W": "weight gradient", "B": "backward (D and W)"}
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
@@ -62,6 +63,16 @@ def lines(timeline: Timeline) -> list[Line]:
     return found
 
 
+def exchanges(timeline: Timeline) -> list[tuple[int, int, int]]:
+    """(stage, start, end) of every gather and reduction of replicas, in ns since the first event."""
+    zero = timeline.start_ns
+    return [
+        (place_of(timeline.traversal, timeline.stages, m.message.position)[0], m.ready_ns - zero, m.arrival_ns - zero)
+        for m in timeline.messages
+        if m.message.kind in ("gather", "reduce")
+    ]
+
+
 def shade(kind: str, chunk: int, chunks: int) -> str:
     """The colour of a kind, lighter with every chunk: "#rrggbb"."""
     towards_white = 0.0 if chunks == 1 else 0.6 * chunk / (chunks - 1)
@@ -90,6 +101,14 @@ def time_text(ns: int) -> str:
     """A duration in words, four significant digits: "915 ms", "1.029 s"."""
     size, name = time_unit(abs(ns))
     return f"{ns / size:.4g} {name}"
+
+
+def bytes_text(count: int) -> str:
+    """A size in words, four significant digits: "12.5 MiB", "300 bytes"."""
+    size, name = next(
+        ((2**p, unit) for p, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if count >= 2**p), (1, "bytes")
+    )
+    return f"{count / size:.4g} {name}"
 
 
 def title(heading: str, timeline: Timeline) -> str:

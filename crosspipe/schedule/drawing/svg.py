@@ -58,6 +58,7 @@ def _panel(
     drawn = layout.bars(timeline)
     parts += _rectangles(drawn, tops, scale, bar_height) if tooltips else _paths(drawn, tops, scale, bar_height)
     parts += _numbers(drawn, tops, scale, bar_height)
+    parts += _exchanges(timeline, tops, scale, bar_height)
     middle = bar_height / 2
     segments = "".join(
         f"M{x.start_ns * scale:.1f} {tops[x.source] + middle:.1f}L{x.end_ns * scale:.1f} {tops[x.target] + middle:.1f}"
@@ -134,6 +135,16 @@ def _numbers(drawn: list[Bar], tops: list[float], scale: float, height: float) -
     return [f'<g fill="{ink}" {opening}>{"".join(found)}</g>' for ink, found in texts.items()]
 
 
+def _exchanges(timeline: Timeline, tops: list[float], scale: float, height: float) -> list[str]:
+    """What replicas send one another, along the lower edge of its stage's row."""
+    return [
+        f'<rect x="{start * scale:.2f}" y="{tops[stage] + 0.78 * height:.1f}" width="{(end - start) * scale:.2f}" '
+        f'height="{0.22 * height:.1f}" fill="{layout.EXCHANGE_COLOUR}"><title>gather or reduction of replicas, '
+        f"stage {stage}: {layout.time_text(start)} to {layout.time_text(end)}</title></rect>"
+        for stage, start, end in layout.exchanges(timeline)
+    ]
+
+
 def _memory(timeline: Timeline, stage: int, top: float, height: float, peak: int, scale: float) -> str:
     """What a stage holds over time, as a filled step line."""
     if not timeline.memory:
@@ -161,8 +172,10 @@ def _legend(timelines: Mapping[str, Timeline], memory: bool, peak: int) -> str:
         notes.append("lighter: later chunk")
     if any(layout.lines(t) for t in timelines.values()):
         notes.append("lines: messages between sites")
+    if any(layout.exchanges(t) for t in timelines.values()):
+        notes.append("thin bars: gathers and reductions of replicas")
     if memory:
-        notes.append(f"grey: activations, full height = {peak / 2**20:.4g} MiB")
+        notes.append(f"grey: activations, full height = {layout.bytes_text(peak)}")
     parts.append(f'<text x="{x:.1f}" y="15" fill-opacity="0.75">{", ".join(notes)}</text>')
     return "".join(parts)
 

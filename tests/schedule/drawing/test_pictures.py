@@ -48,6 +48,25 @@ def bars(root: ET.Element) -> list[tuple[float, float, str]]:
     ]
 
 
+def test_what_replicas_exchange_stands_in_its_stage_row():
+    """A gather over the first 20 ms of stage 1, a reduction of stage 0 from 40 to 60 ms."""
+    ms = 1_000_000
+    messages = (
+        TimedMessage(Message("gather", 1, 0), None, 1000 * ms, 1000 * ms, 1010 * ms, 1020 * ms),
+        TimedMessage(Message("reduce", 0, 0), None, 1040 * ms, 1040 * ms, 1050 * ms, 1060 * ms),
+    )
+    timeline = tiny(messages=messages)
+    assert sorted(layout.exchanges(timeline)) == [(0, 40 * ms, 60 * ms), (1, 0, 20 * ms)]
+    drawn = bars(ET.fromstring(gantt_svg({"": timeline}, width_px=686)))
+    assert (0.0, 200.0, "gather or reduction of replicas, stage 1") in drawn
+    assert (400.0, 200.0, "gather or reduction of replicas, stage 0") in drawn
+    legend = draw_timeline(timeline, memory=True).legends[0]
+    assert [text.get_text() for text in legend.get_texts()][3:] == [
+        "gather, reduction of replicas",
+        "activations, full height 1 MiB",
+    ]
+
+
 def test_svg_puts_every_block_at_its_time():
     root = ET.fromstring(gantt_svg({"predicted": tiny()}, width_px=686))  # 600 px for 60 ms
     assert bars(root) == [
