@@ -5,6 +5,7 @@ It decides nothing about orders itself; each name stands for a method in a modul
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -100,7 +101,9 @@ def solve(
     started = time.monotonic()
     entry = SCHEDULES.get(name)
     if entry is None:
-        raise UsageError("schedule", name, "no such schedule", f"use one of {', '.join(SCHEDULES)}")
+        near = difflib.get_close_matches(name, SCHEDULES, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError("schedule", name, "no such schedule", f"{meant}use one of {', '.join(SCHEDULES)}")
     if entry.traversal not in (None, problem.traversal):
         fitting = [n for n, e in SCHEDULES.items() if e.traversal in (None, problem.traversal)]
         raise UsageError(

@@ -30,8 +30,9 @@ def small(**changes: object) -> Problem:
 
 def test_unknown_name_lists_the_valid_ones() -> None:
     with pytest.raises(UsageError) as error:
-        solve(small(), "1f2b")
+        solve(small(), "crossud")
     assert error.value.exit_code == 2
+    assert "did you mean cross_ud? " in str(error.value)
     for name in SCHEDULES:
         assert name in str(error.value)
 
