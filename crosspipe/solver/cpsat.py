@@ -82,6 +82,9 @@ def improve(
         except KeyboardInterrupt:
             solver.stop_search()
             status = solving.result()
+        except BaseException:  # a signal's handler wants this process for something else: leaving the block would wait
+            solver.stop_search()
+            raise
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     orders, messages = read(model, solver.response_proto.solution) if solved else (None, {})
     believable = status not in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE)

@@ -160,6 +160,31 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_another_signal_ends_the_search_at_once() -> None:
+    """As a batch system's warning does: what its handler raises passes through, without waiting for CP-SAT's limit."""
+
+    class Warned(BaseException):
+        pass
+
+    def warn(number: int, frame: object) -> None:
+        raise Warned
+
+    start = solve(hard_problem(), "zbv")
+    before = signal.signal(signal.SIGUSR2, warn)
+    timer = threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGUSR2))
+    began = time.monotonic()
+    try:
+        timer.start()
+        with pytest.raises(Warned):
+            cpsat.improve(
+                hard_problem(), start, lower_ns=0, time_limit_s=250, workers=1, seed=0, listen=lambda *told: None
+            )
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR2, before)
+    assert time.monotonic() - began < 60
+
+
 def test_one_worker_and_a_seed_decide_the_schedule() -> None:
     problem = Problem.uniform(
         traversal="wave",
