@@ -8,6 +8,7 @@ import pytest
 
 from crosspipe import Problem, save
 from crosspipe.cli import main
+from crosspipe.cli.advise import layouts
 
 
 @pytest.fixture
@@ -54,6 +55,35 @@ def test_overrides_are_advised_on_with_every_split_of_the_devices(
     found = {split.strip(): batch.strip() for split, batch in splits if "the" not in split}
     assert found == {"4 × 2": "4", "8 × 1": "8", "2 × 4": "2"}  # 8 groups of devices, 8 microbatches in all
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_layouts_have_the_link_of_the_one_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One T_F of latency, and one for the message of both replicas: the same ms and Gbit/s for all."""
+    monkeypatch.chdir(tmp_path)
+    what = [
+        "model=m8", "costs=analytic", "network.delay=[1,1]", "pipeline.stages=4", "pipeline.replicas=2",
+        "pipeline.microbatches=4",
+    ]  # fmt: skip
+    asked, *others = layouts(what)
+    assert sorted((x.stages, x.replicas) for x in others) == [(2, 4), (8, 1)]
+    reference_ns = asked.problems["ud"].forward_reference_ns()
+    for layout in (asked, *others):
+        problem = layout.problems["ud"]
+        (hop,) = [h for h in problem.forward_hops if h.wire is not None]
+        assert hop.latency_ns == pytest.approx(reference_ns, abs=2)
+        assert hop.serialisation_ns == pytest.approx(reference_ns * layout.replicas / 2, abs=3)
+
+
+def test_layers_given_are_layers_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    what = ["model=m8", "costs=analytic", "network.delay=[1,1]", "pipeline.stages=2", "pipeline.microbatches=4"]
+    plain, *_ = layouts(what)
+    total = sum(row[0].forward_ns for row in plain.problems["ud"].costs)
+    given, *_ = layouts([*what, "pipeline.layers=[29,1]"])
+    assert set(given.problems) == {"ud"}  # they are layers of one chunk a stage
+    first, last = (row[0].forward_ns for row in given.problems["ud"].costs)
+    assert first > 2 * last
+    assert first + last == pytest.approx(total, rel=1e-6)
 
 
 def test_what_cannot_be_advised_on_is_said(

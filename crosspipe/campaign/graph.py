@@ -24,7 +24,7 @@ from crosspipe.problem.layers import Split, split_model
 from crosspipe.store import Request, Store
 
 STAGES = ("links", "blocks", "solve", "run")
-VERSIONS = {"links": 1, "blocks": 1, "solve": 1, "run": 1}  # raise one when what a stage writes changes
+VERSIONS = {"links": 1, "blocks": 1, "solve": 2, "run": 1}  # raise one when what a stage writes changes
 _DEPTH = {"profile": ("links", "blocks"), "solve": ("links", "blocks", "solve"), "run": STAGES}
 NOT_OF_THE_RESULT = (
     "points_per_job",

@@ -26,8 +26,8 @@ def build_problem(
 
     Profiled durations are multiplied by `pace` (None: 1); T_F is that of the paced blocks, so ratios of T_F mean the
     same whatever the pace, and a link in ms and Gbit/s is taken as it is. T_bw is the serialisation of the largest
-    message across sites. Rank r of the link table is stage r; without a table (a simulated point) messages inside a
-    site cost nothing and those across sites must be injected.
+    message across sites, of all replicas together. Rank r of the link table is stage r; without a table (a simulated
+    point) messages inside a site cost nothing and those across sites must be injected.
 
     Raises FieldError where blocks and pipeline do not belong together, a link was not measured, or the measured link
     across sites is slower than the injected one by more than `network.tolerance` of T_F.
@@ -82,7 +82,8 @@ def build_problem(
         sites=sites,
         weight_grad_pieces=pipeline.weight_grad_pieces,
     )
-    return with_replicas(one, blocks, links, pipeline.replicas, pipeline.zero1)
+    for_all = network.ratios() is not None
+    return with_replicas(one, blocks, links, pipeline.replicas, pipeline.zero1, for_all=for_all)
 
 
 def activation_limit_bytes(blocks: BlockCosts, pipeline: PipelineConfig) -> int | None:

@@ -13,10 +13,13 @@ from crosspipe.problem import BlockCosts, Hop, Link, LinkTable, Problem
 from crosspipe.problem.problem import DataParallel
 
 
-def with_replicas(problem: Problem, blocks: BlockCosts, links: LinkTable | None, replicas: int, zero1: bool) -> Problem:
+def with_replicas(
+    problem: Problem, blocks: BlockCosts, links: LinkTable | None, replicas: int, zero1: bool, *, for_all: bool = False
+) -> Problem:
     """`problem` (of one pipeline) for `replicas` pipelines side by side.
 
-    Messages across sites take `replicas` times their serialisation, since all share the wire. A ring all-reduce of b
+    Messages across sites take `replicas` times their serialisation, since all share the wire; unless it is `for_all`
+    already, as a ratio T_bw/T_F is: that of the messages of all replicas. A ring all-reduce of b
     bytes is 2 (replicas - 1) steps of b/replicas; with `zero1` half of them reduce, the other half gather parameters.
     Raises FieldError where the profile does not say how many bytes of parameters a stage has.
     """
@@ -29,7 +32,9 @@ def with_replicas(problem: Problem, blocks: BlockCosts, links: LinkTable | None,
 
     def shared(hop: Hop) -> Hop:
         return (
-            hop if hop.wire is None else msgspec.structs.replace(hop, serialisation_ns=replicas * hop.serialisation_ns)
+            hop
+            if hop.wire is None or for_all
+            else msgspec.structs.replace(hop, serialisation_ns=replicas * hop.serialisation_ns)
         )
 
     def ring(stage: int, rounds: int) -> Hop:

@@ -18,6 +18,7 @@ from rich.text import Text
 from crosspipe.cli.console import console
 from crosspipe.errors import CrosspipeError, FieldError, UsageError
 from crosspipe.problem import Problem
+from crosspipe.problem.traversal import place_of
 from crosspipe.report.wording import number
 from crosspipe.store import load
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from crosspipe.campaign.config import PointConfig
     from crosspipe.solver.advice import Change, Choice
 
-TRAVERSALS = ("ud", "wave")
+CHUNKS = {"ud": 1, "wave": 2}  # of the traversals that are judged
 MIB = 2**20
 
 
@@ -75,7 +76,7 @@ def layouts(what: Sequence[str]) -> list[Layout]:
         from crosspipe.solver.advice import with_traversal
 
         problem = load(Path(what[0]), Problem)
-        others = {t: p for t in TRAVERSALS if (p := with_traversal(problem, t)) is not None}
+        others = {t: p for t in CHUNKS if (p := with_traversal(problem, t)) is not None}
         return [Layout(problem.stages, 1, 0, others or {problem.traversal: problem})]
     from crosspipe.campaign.config import typed
     from crosspipe.campaign.hydra_app import compose_and_launch
@@ -100,6 +101,7 @@ def _same_devices(config: PointConfig) -> Iterator[Layout]:
     groups, batch = pipeline.stages * pipeline.replicas, pipeline.microbatches * pipeline.replicas
     first = _layout(config)
     yield first
+    config = _with_given_link(config, next(iter(first.problems.values())))
     limit = next(iter(first.problems.values())).activation_limit_bytes[0]
     for stages in range(pipeline.sites, groups + 1, pipeline.sites):
         replicas = groups // stages
@@ -116,23 +118,46 @@ def _same_devices(config: PointConfig) -> Iterator[Layout]:
             continue
 
 
+def _with_given_link(config: PointConfig, problem: Problem) -> PointConfig:
+    """`config` with its link in ms and Gbit/s: ratios of T_F would be another link in every other layout."""
+    ratios = config.network.ratios()
+    crossing = [k for k in range(problem.positions - 1) if problem.crosses_sites("F", k)]
+    if ratios is None or not crossing:
+        return config
+    reference_ns, (latency, wire) = problem.forward_reference_ns(), ratios
+    cost = [
+        problem.costs[s][c]
+        for s, c in (place_of(problem.traversal, problem.stages, k) for k in range(problem.positions))
+    ]
+    largest = max(max(cost[k].forward_message_bytes, cost[k + 1].backward_message_bytes) for k in crossing)
+    bytes_of_all = config.pipeline.replicas * largest
+    serialisation_ns = wire * reference_ns
+    link = msgspec.structs.replace(
+        config.network, delay=None, latency_ratio=None, bandwidth_ratio=None, latency_ms=latency * reference_ns / 1e6,
+        bandwidth_gbit_per_s=8 * bytes_of_all / serialisation_ns if serialisation_ns and bytes_of_all else None,
+    )  # fmt: skip
+    return msgspec.structs.replace(config, network=link)
+
+
 def _layout(config: PointConfig) -> Layout:
     from crosspipe.campaign.costs import make_costs
     from crosspipe.campaign.problems import build_problem
     from crosspipe.problem.layers import split_model
 
-    pipeline, problems, parameters = config.pipeline, {}, 0
-    for traversal in TRAVERSALS:
-        chunks = TRAVERSALS.index(traversal) + 1
+    pipeline, problems, parameters, wrong = config.pipeline, dict[str, Problem](), 0, None
+    for traversal in CHUNKS:
         try:
-            split = split_model(config.model, pipeline.stages, chunks, traversal=traversal)
-        except FieldError:
-            if traversal == "ud":
-                raise
-            continue  # too few layers for two chunks a stage
+            split = split_model(
+                config.model, pipeline.stages, CHUNKS[traversal], traversal=traversal, explicit=pipeline.layers
+            )
+        except FieldError as error:
+            wrong = error
+            continue  # too few layers for two chunks a stage, or layers given for one
         costs = make_costs(config.costs, config.model, traversal, split)
         parameters = max(costs.parameter_bytes, default=0)
         problems[traversal] = build_problem(costs, None, network=config.network, pipeline=pipeline, pace=None)
+    if not problems and wrong is not None:
+        raise wrong
     return Layout(pipeline.stages, pipeline.replicas, parameters, problems)
 
 

@@ -54,6 +54,15 @@ def test_all_replicas_share_the_wire_and_no_link_inside_a_site():
     assert three.forward_hops[0] == one.forward_hops[0] == Hop(latency_ns=10_000, serialisation_ns=1_000)
 
 
+def test_a_ratio_is_that_of_the_messages_of_all_replicas():
+    """T_bw/T_F = 1 is T_F = 1 ms on the wire, however many replicas share it."""
+    for replicas in (1, 3):
+        pipeline = PipelineConfig(sites=2, stages=4, microbatches=8, replicas=replicas)
+        ratios = NetworkConfig(kind="injected", delay=(2.0, 1.0))
+        problem = build_problem(BLOCKS, TABLE, network=ratios, pipeline=pipeline, pace=None)
+        assert problem.forward_hops[1] == Hop(latency_ns=2 * MS, serialisation_ns=MS, wire="0>1")
+
+
 def test_a_reduction_is_a_ring_over_the_slowest_link_of_the_site():
     reductions = [row[0] for row in build(replicas=3).data_parallel]
     # 3000 bytes in three parts of 1000, 2 * 2 steps of 20 us + 2 us each; all of it without a wire
