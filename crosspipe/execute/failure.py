@@ -91,6 +91,12 @@ def report_failures(rank: int, directory: Path) -> None:
     sys.excepthook = report
 
 
+def first_sentence(error: Exception) -> str:
+    """Of what torch says: without the place in its sources, and without what follows."""
+    words = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip()) or type(error).__name__
+    return words.splitlines()[0].split(". ")[0]
+
+
 def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int, int]) -> Culprit:
     """Who is to blame, from the exit code of each rank (None: still running, or unknown) and what they left behind.
 

@@ -8,7 +8,6 @@ without one slow receiver holding up the others.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from datetime import timedelta
 from queue import SimpleQueue
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from crosspipe.execute.failure import PeerLost
+from crosspipe.execute.failure import PeerLost, first_sentence
 from crosspipe.execute.transport import Header
 
 _DATA, _HEADER = 1, 2  # tags
@@ -63,7 +62,9 @@ class GlooTransport:
                 "gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
             )
         except (RuntimeError, dist.DistError) as error:
-            raise PeerLost(-1, f"the {size} ranks did not find each other at {rendezvous}: {_line(error)}") from error
+            raise PeerLost(
+                -1, f"the {size} ranks did not find each other at {rendezvous}: {first_sentence(error)}"
+            ) from error
         self._senders: dict[int, _Sender] = {}
 
     def post_receive(self, source: int, buffer: Tensor) -> _GlooReceipt:
@@ -92,7 +93,7 @@ class GlooTransport:
             rows = [torch.empty_like(padded) for _ in range(self.size)]
             self._gather(rows, padded)
         except RuntimeError as error:
-            raise PeerLost(-1, f"the ranks could not meet: {_line(error)}") from error
+            raise PeerLost(-1, f"the ranks could not meet: {first_sentence(error)}") from error
         return [row.numpy().tobytes()[: int(n)] for row, n in zip(rows, lengths, strict=True)]
 
     def _gather(self, rows: list[Tensor], row: Tensor) -> None:
@@ -113,7 +114,7 @@ class _Sender:
     def __init__(self, transport: GlooTransport, target: int) -> None:
         self._transport, self._target = transport, target
         self._queue: SimpleQueue[tuple[Header, Tensor] | threading.Event | None] = SimpleQueue()
-        self._error: PeerLost | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"send-to-{target}", daemon=True)
         self._thread.start()
 
@@ -151,15 +152,12 @@ class _Sender:
                 work.wait(timedelta(seconds=self._transport.timeout_s))
         except RuntimeError as error:
             self._error = _lost(self._target, "send", error)
+        except Exception as error:  # noqa: BLE001 - raised as it is by the next call, in the thread that can report it
+            self._error = error
 
 
 def _lost(peer: int, what: str, error: RuntimeError) -> PeerLost:
-    return PeerLost(peer, f"rank {peer} is lost ({what}: {_line(error)})")
-
-
-def _line(error: Exception) -> str:
-    """The first sentence of gloo's message, without the place in its sources."""
-    return re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip()).splitlines()[0].split(". ")[0]
+    return PeerLost(peer, f"rank {peer} is lost ({what}: {first_sentence(error)})")
 
 
 def use_loopback() -> None:

@@ -6,7 +6,6 @@ its members call it in the same order is the caller's duty.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from crosspipe.execute.failure import PeerLost
+from crosspipe.execute.failure import PeerLost, first_sentence
 
 
 class Pending(Protocol):
@@ -44,14 +43,20 @@ class Group(Protocol):
 class DistGroup:
     """Members by their ranks in the default process group. Making one is collective over *all* ranks, members or not.
 
-    `timeout_s` may be changed, by all members at the same place.
+    `timeout_s` bounds every wait; it may be changed, by all members at the same place. `opening_s` bounds the meeting
+    at which the group is made (default: as a wait): not all ranks are equally far in setting up. PeerLost after it.
     """
 
     backend = "gloo"
 
-    def __init__(self, ranks: Sequence[int], *, timeout_s: float) -> None:
+    def __init__(self, ranks: Sequence[int], *, timeout_s: float, opening_s: float | None = None) -> None:
         self.ranks, self.timeout_s, self.size = tuple(ranks), timeout_s, len(ranks)
-        self._group = dist.new_group(list(ranks), backend=self.backend, timeout=timedelta(seconds=timeout_s))
+        opening = timedelta(seconds=timeout_s if opening_s is None else opening_s)
+        try:
+            self._group = dist.new_group(list(ranks), backend=self.backend, timeout=opening)
+        except (RuntimeError, dist.DistError) as error:
+            said = ", ".join(map(str, ranks))
+            raise PeerLost(-1, f"the group of ranks {said} could not be opened: {first_sentence(error)}") from error
         rank = dist.get_rank()
         self.index = self.ranks.index(rank) if rank in self.ranks else -1
 
@@ -82,8 +87,8 @@ class _Pending:
         try:
             self._group.wait(self._work)
         except RuntimeError as error:
-            reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip()).splitlines()[0].split(". ")[0]
             others = ", ".join(map(str, self._group.ranks))
+            reason = first_sentence(error)
             raise PeerLost(-1, f"ranks {others} could not exchange gradients or parameters: {reason}") from error
 
 

@@ -51,17 +51,16 @@ class Hub:
 
 
 class _Receipt:
-    def __init__(self, hub: Hub, source: int, buffer: Tensor) -> None:
-        self._hub, self._source, self.buffer = hub, source, buffer
+    def __init__(self, end: InProcessTransport, source: int, buffer: Tensor) -> None:
+        self._end, self._source, self.buffer = end, source, buffer
         self.header: Header | None = None
 
     def wait(self) -> Header:
-        with self._hub.changed:
-            self._hub.changed.wait_for(
-                lambda: self.header is not None or self._source in self._hub.lost, self._hub.timeout_s
-            )
+        hub, timeout_s = self._end.hub, self._end.timeout_s
+        with hub.changed:
+            hub.changed.wait_for(lambda: self.header is not None or self._source in hub.lost, timeout_s)
         if self.header is None:
-            raise PeerLost(self._source, f"rank {self._source} sent nothing within {self._hub.timeout_s:g} s")
+            raise PeerLost(self._source, f"rank {self._source} sent nothing within {timeout_s:g} s")
         return self.header
 
 
@@ -76,7 +75,7 @@ class InProcessTransport:
 
     def post_receive(self, source: int, buffer: Tensor) -> _Receipt:
         """See `crosspipe.execute.transport.Transport`."""
-        receipt = _Receipt(self.hub, source, buffer)
+        receipt = _Receipt(self, source, buffer)
         with self.hub.changed:
             self.hub.posted[source, self.rank].append(receipt)
             self.hub.match((source, self.rank))
@@ -92,10 +91,9 @@ class InProcessTransport:
         """See `crosspipe.execute.transport.Transport`."""
         mine = [channel for channel in list(self.hub.sent) if channel[0] == self.rank]
         with self.hub.changed:
-            if not self.hub.changed.wait_for(
-                lambda: self.hub.lost or not any(self.hub.sent[channel] for channel in mine), self.hub.timeout_s
-            ):
-                raise PeerLost(-1, f"a message of rank {self.rank} was not taken within {self.hub.timeout_s:g} s")
+            self.hub.changed.wait_for(lambda: self.hub.lost or not any(map(self.hub.sent.get, mine)), self.timeout_s)
+            for source, target in (channel for channel in mine if self.hub.sent[channel]):
+                raise PeerLost(target, f"a message of rank {source} was not taken within {self.timeout_s:g} s")
 
     def allgather(self, payload: bytes) -> list[bytes]:
         """See `crosspipe.execute.transport.Transport`."""
@@ -106,10 +104,10 @@ class InProcessTransport:
             self.hub.rounds[number][self.rank] = payload
             self.hub.changed.notify_all()
             self.hub.changed.wait_for(
-                lambda: len(self.hub.rounds[number]) == self.size or self.hub.lost, self.hub.timeout_s
+                lambda: len(self.hub.rounds[number]) == self.size or self.hub.lost, self.timeout_s
             )
             if len(self.hub.rounds[number]) < self.size:
-                raise PeerLost(-1, f"not all {self.size} ranks came within {self.hub.timeout_s:g} s")
+                raise PeerLost(-1, f"not all {self.size} ranks came within {self.timeout_s:g} s")
             return [self.hub.rounds[number][rank] for rank in range(self.size)]
 
     def close(self) -> None:

@@ -146,8 +146,9 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch | 
                 done += 1
             position = read_position(position_file(directory, 0))
             if on_progress is not None and position is not None and heard != position[:2]:
-                heard = position[:2]
-                if 0 <= heard[0] < len(points):
+                told, heard = heard, position[:2]
+                saving = heard == (told[0], SETTING_UP)  # between two iterations of a point, or after its last
+                if not saving and 0 <= heard[0] < len(points):
                     total = session.run.warmup + session.run.iterations
                     on_progress(points[heard[0]].label, max(0, heard[1]), total)
             if all(code == 0 for code in codes):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -94,11 +95,19 @@ class Training:
 class Checkpoints:
     """Of one point: in `run.checkpoint_dir`, in a folder by the point's label. Every call is collective."""
 
-    def __init__(self, training: Training, point: Point, schedule: Schedule, transport: Transport) -> None:
+    def __init__(
+        self,
+        training: Training,
+        point: Point,
+        schedule: Schedule,
+        transport: Transport,
+        *,
+        say: Callable[[str], None] = lambda words: None,
+    ) -> None:
         session, problem = training.session, training.problem
         assert session.run.checkpoint_dir is not None
         self.directory = Path(session.run.checkpoint_dir) / re.sub(r"[^\w.,=+-]+", "_", point.label)
-        self._training, self._transport, self._name = training, transport, schedule.name
+        self._training, self._transport, self._name, self._say = training, transport, schedule.name, say
         self._every, self._saved = session.run.checkpoint_every, 0
         self._identity = Identity(
             model=session.model,
@@ -141,10 +150,12 @@ class Checkpoints:
             self.save(trace.index + 1)
 
     def save(self, iterations: int) -> None:
-        """Saves now, unless that is done."""
+        """Saves now, unless that is done. A slow file system is given as long as ranks may take to start."""
         if iterations == self._saved:
             return
         self._saved = iterations
+        self._say(f"saving a checkpoint after {iterations} iterations")
+        usual_s, self._transport.timeout_s = self._transport.timeout_s, self._training.session.run.startup_timeout_s
         save_checkpoint(
             self.directory,
             self._transport,
@@ -153,6 +164,7 @@ class Checkpoints:
             schedule_name=self._name,
             identity=self._identity,
         )
+        self._transport.timeout_s = usual_s
 
 
 def order_digest(schedule: Schedule) -> str:

@@ -111,15 +111,16 @@ class _Member:
         self.session, self.transport, self.batches, self.position = session, transport, batches, position
         self.directory = Path(session.directory)
         self.pipeline = Pipeline(transport, len(session.layers))
-        self.device, self.channels, open_group = torch.device("cpu"), None, DistGroup
-        if session.run.transport == "nccl":
+        run, self.device, self.channels = session.run, torch.device("cpu"), None
+        open_group = partial(DistGroup, timeout_s=run.timeout_s, opening_s=run.startup_timeout_s)
+        if run.transport == "nccl":
             from crosspipe.execute.cuda_worker import own_device
             from crosspipe.execute.nccl import NcclChannels, NcclGroup
 
-            self.device, open_group = own_device(os.environ), NcclGroup
+            self.device, open_group = own_device(os.environ), partial(NcclGroup, timeout_s=run.timeout_s)
             first = transport.rank - self.pipeline.rank
-            self.channels = NcclChannels(first=first, timeout_s=session.run.timeout_s)
-        self.circles = Circles(transport.rank, partial(open_group, timeout_s=session.run.timeout_s))
+            self.channels = NcclChannels(first=first, timeout_s=run.timeout_s)
+        self.circles = Circles(transport.rank, open_group)
 
     def execute(self, number: int, point: Point) -> None:
         """One point: a fresh model, its plan, warm-up and measured iterations, its files. Collective."""
@@ -133,7 +134,11 @@ class _Member:
         own = plan.ranks[self.pipeline.rank]
         self.position.say("building the model")
         training = Training(session, problem, rank, self.batches, self.circles, device=self.device)
-        checkpoints = None if run.checkpoint_dir is None else Checkpoints(training, point, schedule, self.transport)
+        checkpoints = (
+            None
+            if run.checkpoint_dir is None
+            else Checkpoints(training, point, schedule, self.transport, say=self.position.say)
+        )
         first = 0 if checkpoints is None else checkpoints.begin(resume=run.resume)
         self.position.say("measuring activations")
         peak = peak_activation_bytes(problem, own, training.stages, session.message_format, self.batches)

@@ -61,7 +61,7 @@ def test_every_rank_gets_back_its_own_and_the_newest(tmp_path):
     assert said["identity"]["schedule"] == "5" * 64
 
 
-def checkpoints(directory, transport) -> Checkpoints:
+def checkpoints(directory, transport, **more) -> Checkpoints:
     """Of one rank that trains a linear layer; only what `Checkpoints` asks of a training."""
     step = TrainingStep([nn.Linear(3, 2)], build_optimizer)
     run = RunConfig(pace=None, checkpoint_dir=str(directory), checkpoint_every=2)
@@ -72,7 +72,7 @@ def checkpoints(directory, transport) -> Checkpoints:
         session=session, problem=problem, step=step, _batches=SimpleNamespace(digest=lambda: "d")
     )
     schedule = Schedule(name="1f1b", traversal="ud", stages=1, chunks=1, microbatches=1, orders=((),))
-    return Checkpoints(training, point, schedule, transport)
+    return Checkpoints(training, point, schedule, transport, **more)
 
 
 def test_saved_when_due_in_a_folder_of_the_point_and_never_mixed_with_an_earlier_run(tmp_path):
@@ -90,6 +90,20 @@ def test_saved_when_due_in_a_folder_of_the_point_and_never_mixed_with_an_earlier
         assert checkpoints(tmp_path, transport).begin(resume=True) == 5
         with pytest.raises(FieldError, match=r"holds the checkpoints of an earlier run; go on .* run\.resume=true"):
             checkpoints(tmp_path, transport).begin(resume=False)
+
+    run_ranks(Hub(1), body)
+
+
+def test_saving_may_take_as_long_as_starting_and_is_said(tmp_path):
+    def body(transport):
+        transport.timeout_s = 7.0
+        patience, words = [], []
+        gather = transport.allgather
+        transport.allgather = lambda payload: (patience.append(transport.timeout_s), gather(payload))[1]
+        checkpoints(tmp_path, transport, say=words.append).save(3)
+        assert words == ["saving a checkpoint after 3 iterations"]
+        assert set(patience) == {RunConfig(pace=None).startup_timeout_s}
+        assert transport.timeout_s == 7.0
 
     run_ranks(Hub(1), body)
 

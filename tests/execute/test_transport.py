@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.distributed as dist
 from inprocess_ranks import run_ranks
 
 from crosspipe.errors import FieldError, UsageError
-from crosspipe.execute.failure import PeerLost
+from crosspipe.execute.failure import PeerLost, first_sentence
+from crosspipe.execute.gloo import _Sender
+from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.transport import Header, compare_channels, open_transport
@@ -83,6 +89,57 @@ def test_a_lost_rank_ends_every_wait_on_it():
 
     with pytest.raises(PeerLost, match="rank 0"):
         run_ranks(Hub(2, timeout_s=60), body)
+
+
+def test_each_end_waits_by_its_own_time_out_and_says_whom_it_lost():
+    def body(transport):
+        if transport.rank == 1:
+            transport.timeout_s = 0.05  # the hub's is a minute
+            with pytest.raises(PeerLost, match=r"rank 0 sent nothing within 0\.05 s"):
+                transport.post_receive(0, torch.zeros(1)).wait()
+            transport.send(0, Header(0, 0, 0, 0, 0), torch.zeros(1))
+            with pytest.raises(PeerLost, match=r"a message of rank 1 was not taken within 0\.05 s") as raised:
+                transport.flush()
+            assert raised.value.peer == 0
+            transport.hub.lose(0)
+            with pytest.raises(PeerLost, match="a message of rank 1 was not taken"):
+                transport.flush()
+
+    run_ranks(Hub(2, timeout_s=60), body)
+
+
+def test_whatever_ends_a_sending_thread_is_raised_as_it_is(monkeypatch):
+    def wrong(tensor, **where):
+        raise TypeError("no such number format")
+
+    monkeypatch.setattr(dist, "isend", wrong)
+    sender = _Sender(SimpleNamespace(timeout_s=10.0), 1)
+    sender.put(Header(0, 0, 0, 0, 0), torch.zeros(1))
+    with pytest.raises(TypeError, match="no such number format"):
+        sender.flush()
+    sender.close()
+
+
+def test_a_group_is_given_longer_to_open_than_to_wait(monkeypatch):
+    asked = []
+    monkeypatch.setattr(dist, "get_rank", lambda: 2)
+    monkeypatch.setattr(dist, "new_group", lambda ranks, backend, timeout: asked.append((ranks, timeout)))
+    group = DistGroup((0, 2), timeout_s=5.0, opening_s=300.0)
+    assert asked == [([0, 2], timedelta(minutes=5))]
+    assert (group.timeout_s, group.index) == (5.0, 1)
+
+    def late(ranks, backend, timeout):
+        raise RuntimeError("[/source/ProcessGroup.cpp:1] Timed out waiting for 1 clients. More words")
+
+    monkeypatch.setattr(dist, "new_group", late)
+    with pytest.raises(
+        PeerLost, match=r"the group of ranks 0, 2 could not be opened: Timed out waiting for 1 clients$"
+    ):
+        DistGroup((0, 2), timeout_s=5.0)
+
+
+def test_an_error_without_words_has_its_name():
+    assert first_sentence(RuntimeError("")) == "RuntimeError"
 
 
 def test_an_unknown_transport_lists_the_known_ones():
