@@ -99,14 +99,14 @@ def delays(device: torch.device) -> Iterator[Row]:
 def streams(device: torch.device) -> Iterator[Row]:
     """Whether two waits overlap, and what launching one costs the host."""
     gpu = CudaDevice(device, time.monotonic_ns, longest_wait_ns=10**9)
-    header = torch.zeros(HEADER, dtype=torch.int64, device=device)
+    header, posted = (torch.zeros(size, dtype=torch.int64, device=device) for size in (HEADER, 1))
     arrivals = torch.zeros(2, ARRIVAL, dtype=torch.int64, device=device)
     header[-1] = time.monotonic_ns() + 200_000_000
     gpu.synchronize()
     began = time.monotonic_ns()
     for row, name in enumerate(("a", "b")):
         with gpu.beside(name, behind=False):
-            gpu.clock.arrive(header, arrivals[row])
+            gpu.clock.arrive(header, posted, arrivals[row])
     launched = (time.monotonic_ns() - began) / 2e3
     gpu.synchronize()
     apart = abs(int(arrivals[0, 0]) - int(arrivals[1, 0])) / 1e6

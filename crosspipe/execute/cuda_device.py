@@ -23,6 +23,10 @@ class CudaDevice:
         self._computing = torch.cuda.current_stream(device)
         self._beside: dict[Hashable, torch.cuda.Stream] = {}
 
+    def set_clock(self) -> None:
+        """Sets the device's clock anew; between iterations."""
+        self.clock.set()
+
     @contextmanager
     def beside(self, name: Hashable, *, behind: bool) -> Iterator[None]:
         """Makes another stream the current one; with `behind` it goes on only after what has been launched so far."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from crosspipe.errors import CrosspipeError, FieldError
-from crosspipe.execute.clock import Clock, Starts
+from crosspipe.execute.clock import EVERY_NS, Clock, Starts
 from crosspipe.execute.cuda_wire import ARRIVAL, HEADER
 from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.engine import Settings, check_finite, named
@@ -37,11 +37,10 @@ class Channels(Protocol):
 
 
 class _Received(NamedTuple):
-    """A posted receive: the works to wait for, its row in the notes, when the host posted it."""
+    """A posted receive: the works to wait for, its row in the notes."""
 
     works: list[Any]
     row: int
-    posted_ns: int
 
 
 class CudaEngine:
@@ -77,7 +76,7 @@ class CudaEngine:
         self.problem, self.step, self.replicas, self.settings = problem, step, replicas, settings
         self.transport, self.channels, self.clock, self.device = transport, channels, clock, device
         self.message_format, self._batch, self._stages, self._at = message_format, batch, stages, at
-        self._starts = Starts(transport)
+        self._starts, self._set_ns = Starts(transport), clock.now()
         self._do = {
             "post": self._post,
             "wait": self._wait,
@@ -109,6 +108,7 @@ class CudaEngine:
         self._blocks = integers(kinds.count("compute"), 2)  # start, end
         self._sent_headers = integers(len(sends), HEADER)
         self._headers = integers(kinds.count("post"), HEADER)
+        self._posts = integers(kinds.count("post"), 1)  # when the device got to posting it
         self._waited = integers(kinds.count("post"), 1)
         self._arrivals = integers(kinds.count("post"), ARRIVAL)
         self._beside_ends = integers(kinds.count("gather") + kinds.count("reduce"), 1)
@@ -117,8 +117,11 @@ class CudaEngine:
         self._unshared = integers(len(sends), 1)
 
     def keep_time(self, clock: Clock) -> None:
-        """From the next iteration on by this estimate of the common clock; the device keeps the setting it got."""
+        """From the next iteration on by this estimate of the common clock, by which the device is set now and then."""
         self.clock = clock
+        if clock.now() - self._set_ns >= EVERY_NS:
+            self.device.set_clock()
+            self._set_ns = clock.now()
 
     def iterate(self, index: int) -> Trace:
         """See `crosspipe.execute.engine.Engine.iterate`. Collective."""
@@ -165,8 +168,9 @@ class CudaEngine:
         with self.device.beside(("receive", action.peer), behind=False):
             if action.slot in self._released:
                 self.device.after(self._released[action.slot])
+            self.device.clock.stamp(self._posts[row])
             works = self.channels.receive(action.peer, self._headers[row], self._slots[action.slot])
-        self._posted[action.message] = _Received(works, row, self.clock.now())
+        self._posted[action.message] = _Received(works, row)
 
     def _wait(self, action: Action) -> None:
         assert action.message is not None
@@ -174,7 +178,8 @@ class CudaEngine:
         self.device.clock.stamp(self._waited[received.row])
         for work in received.works:
             work.wait()  # of the stream, not of the host
-        self.device.clock.arrive(self._headers[received.row], self._arrivals[received.row])
+        row = received.row
+        self.device.clock.arrive(self._headers[row], self._posts[row], self._arrivals[row])
         self._waits.append((action.message, received))
         self._inputs[action.message] = self._slots[action.slot].detach()
 
@@ -277,14 +282,15 @@ class CudaEngine:
         """The notes of all messages, read from the device. The order of every channel is checked."""
         messages = []
         waited, arrivals, ends = self._waited.tolist(), self._arrivals.tolist(), self._beside_ends.tolist()
+        posts = self._posts.tolist()
         numbers = self._numbers("post")
-        for message, (_, row, posted) in self._waits:
+        for message, (_, row) in self._waits:
             received, resumed, number, ready, start, served, arrival = arrivals[row]
             if number != numbers[row]:
                 raise CrosspipeError(f"{message} came as number {number} of its channel, not as {numbers[row]}")
             if not self.settings.emulate and received - waited[row][0] > LATE_NS:
                 arrival = received  # nothing says when it came, but the stream stood still for it
-            times = (ready, start, served, arrival, waited[row][0], received, resumed, posted)
+            times = (ready, start, served, arrival, waited[row][0], received, resumed, posts[row][0])
             messages.append(TracedMessage(message, *times))
         for message, row in self._handed:
             messages.append(TracedMessage(message, *(blocks[row].end_ns,) * 8))

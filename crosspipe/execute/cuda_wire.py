@@ -3,7 +3,7 @@
 The host only launches them; it neither waits for the device nor patches PyTorch. `depart` runs on the stream that
 sends, right after the block, and writes the message's header by the same rule as `crosspipe.execute.emulation`;
 `arrive` runs on the stream that computes, right after the data has come, and spins until the header allows. The clock
-is `%globaltimer`, set against the host's once. Compiled at run time by NVRTC. Not run on a GPU yet.
+is `%globaltimer`, set against the host's every few seconds. Compiled at run time by NVRTC. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from crosspipe.errors import FieldError
 
 HEADER = 5  # number, ready, start, served, not before: the fields of crosspipe.execute.transport.Header
-ARRIVAL = 2 + HEADER  # received, resumed, and the header as it came
+ARRIVAL = 2 + HEADER  # received, resumed, and the header as it came but for its last field: when it counted
 
 # 64-bit constants come in a tensor: the launcher passes Python integers as 32 bits. `delay` is (number, serialisation,
 # latency), `clock` is (offset to the common time, longest spin), all in ns; `wire` is when the wire is free.
@@ -43,15 +43,18 @@ extern "C" __global__ void depart(const ns *ready, ns *wire, const ns *delay, ns
     header[4] = served + delay[2];
 }
 
-extern "C" __global__ void arrive(const ns *header, ns *arrival, const ns *clock) {
+extern "C" __global__ void arrive(const ns *header, const ns *posted, ns *arrival, const ns *clock) {
     ns time = now(clock), limit = time + clock[1];
     arrival[0] = time;
-    while (time < header[4] && time < limit) {
+    // no byte of a real message moves before its receive is posted, and then it still has the whole way to go
+    ns late = *posted + header[4] - header[2], until = late > header[4] ? late : header[4];
+    while (time < until && time < limit) {
         __nanosleep(100);
         time = now(clock);
     }
     arrival[1] = time;
-    for (int i = 0; i < 5; i++) arrival[2 + i] = header[i];
+    for (int i = 0; i < 4; i++) arrival[2 + i] = header[i];
+    arrival[6] = until;
 }
 """
 
@@ -68,7 +71,12 @@ class DeviceClock:
         self.device = device
         self._stamp, self._depart, self._arrive = (_compile(name) for name in ("stamp", "depart", "arrive"))
         self._clock = torch.tensor([0, longest_wait_ns], dtype=torch.int64, device=device)
-        offset, self.error_ns = self._measure(common_now)
+        self._common_now = common_now
+        self.set()
+
+    def set(self) -> None:
+        """Sets it against the host's clock, whose time drifts away from it. To be called while the device is idle."""
+        offset, self.error_ns = self._measure(self._common_now)
         self._clock[0] = offset
 
     def stamp(self, out: Tensor) -> None:
@@ -82,9 +90,12 @@ class DeviceClock:
         """
         self._depart(args=[ready, wire, delay, header])
 
-    def arrive(self, header: Tensor, arrival: Tensor) -> None:
-        """Holds the current stream until the header's last field; notes (received, resumed, header) in `arrival`."""
-        self._arrive(args=[header, arrival, self._clock])
+    def arrive(self, header: Tensor, posted: Tensor, arrival: Tensor) -> None:
+        """Holds the current stream until the message counts as arrived, by its header and by when it was `posted`.
+
+        Notes received, resumed, the header's first four fields and that moment in `arrival`.
+        """
+        self._arrive(args=[header, posted, arrival, self._clock])
 
     def _measure(self, common_now: Callable[[], int], trials: int = 50) -> tuple[int, int]:
         """(offset, half the round trip) of the fastest of many stamps between two looks at the host's clock."""
@@ -114,14 +125,14 @@ def delay_errors(clock: DeviceClock, delay_ns: int, repetitions: int) -> list[in
 
     A message of its own for every repetition, on an otherwise idle device; the delay must exceed a launch.
     """
-    ready, wire = (torch.zeros(1, dtype=torch.int64, device=clock.device) for _ in range(2))
+    ready, wire, posted = (torch.zeros(1, dtype=torch.int64, device=clock.device) for _ in range(3))
     delay = torch.tensor([0, 0, delay_ns], dtype=torch.int64, device=clock.device)
     header = torch.zeros(HEADER, dtype=torch.int64, device=clock.device)
     arrivals = torch.zeros(repetitions, ARRIVAL, dtype=torch.int64, device=clock.device)
     for arrival in arrivals:
         clock.stamp(ready)
         clock.depart(ready, wire, delay, header)
-        clock.arrive(header, arrival)
+        clock.arrive(header, posted, arrival)
     return [resumed - planned for _, resumed, *_, planned in arrivals.tolist()]
 
 

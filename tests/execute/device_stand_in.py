@@ -22,11 +22,12 @@ class HostClock:
         wire.fill_(served)
         header.copy_(torch.tensor([int(delay[0]), int(ready), start, served, served + int(delay[2])]))
 
-    def arrive(self, header, arrival) -> None:
+    def arrive(self, header, posted, arrival) -> None:
         received = time.monotonic_ns()
-        while time.monotonic_ns() < int(header[4]):
+        until = max(int(header[4]), int(posted) + int(header[4]) - int(header[2]))
+        while time.monotonic_ns() < until:
             time.sleep(0)
-        arrival.copy_(torch.tensor([received, time.monotonic_ns(), *header.tolist()]))
+        arrival.copy_(torch.tensor([received, time.monotonic_ns(), *header.tolist()[:4], until]))
 
 
 class HostDevice:
@@ -36,6 +37,7 @@ class HostDevice:
 
     def __init__(self) -> None:
         self.clock, self.launched = HostClock(), []
+        self.settings = 0  # of its clock
         self.stream = None  # the name of the current one; None computes
 
     @contextmanager
@@ -46,6 +48,9 @@ class HostDevice:
             yield
         finally:
             self.stream = None
+
+    def set_clock(self) -> None:
+        self.settings += 1
 
     def mark(self):
         return len(self.launched)

@@ -21,7 +21,7 @@ from crosspipe.execute.replicas import PlainStep
 from crosspipe.model import SplitBackward
 from crosspipe.problem import Hop, Problem
 from crosspipe.problem.problem import DataParallel
-from crosspipe.schedule import Block
+from crosspipe.schedule import Block, Message
 
 REAL = Settings(paced=False, emulate=False, clip_norm=0.5)
 TIMES = {"forward_ms": 2, "input_grad_ms": 2, "weight_grad_ms": 1}
@@ -54,9 +54,11 @@ def execute(
     shared_wires=(),
     devices=None,
     data=batch,
+    post_ahead_ns=0,
+    between=lambda engine, iteration: None,
 ):
     """Traces [rank][iteration], modules by position, devices by rank."""
-    plan = lower(problem, schedule, message_bytes=FORMAT.size_bytes)
+    plan = lower(problem, schedule, message_bytes=FORMAT.size_bytes, post_ahead_ns=post_ahead_ns)
     modules = {position: module_at(position) for position in range(problem.positions)}
     devices = devices or [HostDevice() for _ in range(problem.stages)]
 
@@ -86,7 +88,11 @@ def execute(
             replicas=replicas,
             shared_wires=shared_wires,
         )
-        return [engine.iterate(i) for i in range(iterations)]
+        traces = []
+        for index in range(iterations):
+            traces.append(engine.iterate(index))
+            between(engine, index)
+        return traces
 
     return run_ranks(Hub(problem.stages), body), modules, devices
 
@@ -144,6 +150,35 @@ def test_receives_do_not_wait_for_blocks_and_sends_do():
     streams = {entry for entry in devices[0].launched if entry[0] != "after"}
     assert streams == {(("receive", 1), False), (("send", 1), True)}
     assert ("after",) in {entry[:1] for entry in devices[0].launched}  # a buffer used again waits for its release
+
+
+@pytest.mark.parametrize("ahead", [None, 1_000_000_000])
+def test_a_message_has_its_whole_way_to_go_from_its_post_on(ahead):
+    problem = Problem.uniform(stages=2, microbatches=2, sites=2, latency_ms=20, **TIMES)
+    orders = [[Block(kind, 0, mb) for kind in "FB" for mb in (0, 1)], [Block(k, 0, mb) for mb in (0, 1) for k in "FB"]]
+    settings = Settings(paced=False, emulate=True)
+    traces, _, _ = execute(problem, schedule_of(problem, orders), settings, post_ahead_ns=ahead)
+    messages = {m.message: m for t in traces for m in t[0].messages}
+    assert len(messages) == 4
+    for m in messages.values():
+        assert m.arrival_ns - max(m.start_ns, m.posted_ns) == 20_000_000
+        assert m.resumed_ns >= m.arrival_ns
+    second = messages[Message("F", 0, 1)]
+    if ahead is None:  # posted when stage 1 is done with the first microbatch: 20 ms after that one had left
+        assert second.posted_ns >= messages[Message("F", 0, 0)].arrival_ns
+    else:  # posted before anything had been computed
+        assert second.posted_ns < traces[1][0].blocks[0].start_ns
+
+
+def test_the_device_is_set_by_the_hosts_clock_every_few_seconds():
+    problem = Problem.uniform(stages=1, microbatches=1, **TIMES)
+    devices = [HostDevice()]
+
+    def between(engine, iteration):
+        engine.keep_time(Clock(offset_ns=(0, 4, 6, 10, 12)[iteration] * 1_000_000_000))  # seconds that have gone by
+
+    execute(problem, random_schedule(problem, 0), iterations=5, devices=devices, between=between)
+    assert devices[0].settings == 2  # after six seconds and again after twelve
 
 
 class Cells(HostDevice):

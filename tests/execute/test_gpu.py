@@ -65,25 +65,39 @@ def test_delays_are_as_long_as_they_should_be(clock, device, milliseconds, busy)
     assert p95 <= 500_000
 
 
+def test_a_receive_posted_late_has_the_whole_way_to_go(clock, device):
+    header = torch.tensor([0, 1_000, 2_000, 2_500, 3_000], dtype=torch.int64, device=device)
+    for posted, until in ((1_500, 3_000), (2_400, 3_400)):
+        arrival = integers(device, ARRIVAL)
+        clock.arrive(header, torch.tensor([posted], dtype=torch.int64, device=device), arrival)
+        assert arrival[2:].tolist() == [0, 1_000, 2_000, 2_500, until]
+
+
+def test_the_device_can_be_set_again(clock, device):
+    clock._clock[0] += 10**9
+    clock.set()
+    test_the_device_tells_the_hosts_time(clock, device)
+
+
 def test_a_wrong_header_does_not_hang_the_device(device):
     clock = DeviceClock(device, time.monotonic_ns, longest_wait_ns=20_000_000)
-    header, arrival = integers(device, HEADER), integers(device, ARRIVAL)
+    header, posted, arrival = integers(device, HEADER), integers(device, 1), integers(device, ARRIVAL)
     header[-1] = 2**62
-    clock.arrive(header, arrival)
+    clock.arrive(header, posted, arrival)
     received, resumed = arrival[:2].tolist()
     assert 20_000_000 <= resumed - received < 40_000_000
 
 
 def test_streams_run_beside_each_other_and_the_host_waits_for_none(device):
     gpu = CudaDevice(device, time.monotonic_ns, longest_wait_ns=10**9)
-    header, arrivals = integers(device, HEADER), integers(device, 2, ARRIVAL)
+    header, posted, arrivals = integers(device, HEADER), integers(device, 1), integers(device, 2, ARRIVAL)
     header[-1] = time.monotonic_ns() + 200_000_000
     torch.cuda.synchronize()
     began = time.monotonic_ns()
     with gpu.beside("a", behind=False):
-        gpu.clock.arrive(header, arrivals[0])
+        gpu.clock.arrive(header, posted, arrivals[0])
     with gpu.beside("b", behind=False):
-        gpu.clock.arrive(header, arrivals[1])
+        gpu.clock.arrive(header, posted, arrivals[1])
     assert time.monotonic_ns() - began < 100_000_000
     gpu.synchronize()
     (first, _, *_), (second, _, *_) = arrivals.tolist()
