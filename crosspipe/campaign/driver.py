@@ -6,7 +6,9 @@ the claims what others are making, and goes on with the rest.
 
 from __future__ import annotations
 
+import math
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,8 @@ from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
 from crosspipe.campaign.outcomes import DRIVER
 from crosspipe.campaign.points import Point
 from crosspipe.campaign.tasks import BODIES, Task, pack
-from crosspipe.store import Request, Store, my_claim, save
+from crosspipe.errors import UsageError
+from crosspipe.store import Request, Store, load, my_claim, save
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, CampaignPoint, Ending, Outcome
 from crosspipe.store.upkeep import enter_campaign
 
@@ -105,9 +108,27 @@ def first_numbers(directory: Path) -> dict[str, int]:
     """Per stage, the first number that no task in `directory` has: a job may still read its task."""
     numbers: dict[str, int] = {}
     for path in (directory / "tasks").glob("*-*.json"):
-        stage, _, number = path.stem.rpartition("-")
-        numbers[stage] = max(numbers.get(stage, 0), int(number) + 1)
+        name = re.fullmatch(r"(\w+)-(\d+)", path.stem)
+        if name is not None:  # a person's own file is none of ours
+            numbers[name[1]] = max(numbers.get(name[1], 0), int(name[2]) + 1)
     return numbers
+
+
+def check_time(tasks: Sequence[Task]) -> None:
+    """UsageError where the searches packed into one job may take longer than the job."""
+    for task in tasks:
+        limits_s = [request.config.get("solver", {}).get("time_limit_s", 0.0) for request in task.requests]
+        resources = task.resources
+        most_s = resources.minutes * 60 - (resources.warning_s if task.cluster.executor == "slurm" else 0)
+        if task.stage == "solve" and sum(limits_s) > most_s:
+            fits = int(most_s // max(limits_s))
+            longer = f"raise cluster.resources.solve.minutes to {math.ceil(sum(limits_s) / 60) + 2}"
+            raise UsageError(
+                "solver.time_limit_s",
+                max(limits_s),
+                f"{len(limits_s)} searches of one job may take {sum(limits_s):.0f} s, and the job has {most_s} s",
+                f"use solver.points_per_job={fits}, or {longer}" if fits else longer,
+            )
 
 
 def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str = BODIES) -> Summary:
@@ -131,6 +152,7 @@ def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str
 
 def write_campaign(plan: Plan, directory: Path, missing: Sequence[str]) -> None:
     """campaign.json, and a clean slate for what is to be made: measurements begun, earlier outcomes forgotten."""
+    check_same(plan, directory)
     (directory / "tasks").mkdir(parents=True, exist_ok=True)
     points = tuple(
         CampaignPoint(name=p.name, labels=p.labels, config=p.plain, keys=plan.graph.keys[p.name]) for p in plan.points
@@ -150,6 +172,20 @@ def write_campaign(plan: Plan, directory: Path, missing: Sequence[str]) -> None:
         if request.epoch is not None:  # a measurement begun: others join it instead of beginning another
             plan.store.register(request)
         outcomes.forget_outcome(directory, reference)
+
+
+def check_same(plan: Plan, directory: Path) -> None:
+    """UsageError where `directory` is the campaign of points that `plan` does not have: they would be lost from it."""
+    if not (directory / CAMPAIGN_FILE).exists():
+        return
+    names = {point.name for point in plan.points}
+    planned = [plan.graph.keys[name].items() for name in names]
+    before = load(directory / CAMPAIGN_FILE, CampaignFile).points
+    gone = [p.name for p in before if p.name not in names and not any(p.keys.items() <= keys for keys in planned)]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        wrong = f"is the campaign of other points: {gone[0]}{more} would be lost from it"
+        raise UsageError("campaign_dir", str(directory), wrong, "give a new folder; what is done is used there too")
 
 
 def _settings(plan: Plan) -> dict[str, dict[str, Any]]:

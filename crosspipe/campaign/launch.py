@@ -18,7 +18,16 @@ from rich.console import Console
 
 from crosspipe.campaign.config import PointConfig, check_possible, distrusted_table, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
-from crosspipe.campaign.driver import Listener, Plan, Summary, plan_campaign, plan_tasks, run_campaign
+from crosspipe.campaign.driver import (
+    Listener,
+    Plan,
+    Summary,
+    check_same,
+    check_time,
+    plan_campaign,
+    plan_tasks,
+    run_campaign,
+)
 from crosspipe.campaign.executors import check_executor
 from crosspipe.campaign.points import Point, make_points
 from crosspipe.errors import CrosspipeError, UsageError
@@ -29,6 +38,7 @@ from crosspipe.store import Store
 from crosspipe.store.store import REQUEST
 
 CAMPAIGNS = Path("campaigns")
+_NOWHERE = "/nonexistent"  # a campaign's folder that is yet to be named
 OF_ONE_MACHINE = ("shared_memory", "loopback", "nodes_are_one")  # findings about links that are no network: as expected
 
 
@@ -48,12 +58,28 @@ def launch(configs: Sequence[dict[str, Any]], overrides: Sequence[Sequence[str]]
         raise UsageError("cluster", "a sweep", "goes over this machine and Slurm at once", "make a campaign of each")
     plan = plan_campaign(points)
     config = points[0].config
+    if config.campaign_dir is not None:
+        check_same(plan, Path(config.campaign_dir))
+    tasks = plan_tasks(plan, Path(config.campaign_dir or _NOWHERE))
+    check_time(tasks)
     if config.dry_run:
-        show_plan(plan, plan_tasks(plan, Path(config.campaign_dir or ".")), console)
+        show_plan(plan, tasks, console)
         return 0
-    check_executor(config.cluster.executor)
+    largest = check_startable(plan)
+    return carry_out(plan, campaign_directory(config), console, largest)
+
+
+def check_startable(plan: Plan) -> int | None:
+    """UsageError or FieldError for what can be known to fail, before anything is written; on a cluster, the largest
+    array that Slurm takes."""
+    kind = plan.points[0].config.cluster.executor
+    check_executor(kind)
     check_memory(plan)
-    return carry_out(plan, campaign_directory(config), console)
+    if kind != "slurm" or not plan.missing:
+        return None
+    from crosspipe.campaign.slurm.submit import largest_array
+
+    return largest_array()
 
 
 def check_memory(plan: Plan) -> None:
@@ -80,13 +106,15 @@ def retry(directory: Path, console: Console) -> int:
     store = Store(campaign.store)
     measured = {f"{stage}/{p.keys[stage]}" for p in campaign.points for stage in ("links", "blocks") if stage in p.keys}
     known = [store.request(reference) for reference in measured if (store.directory(reference) / REQUEST).exists()]
-    return carry_out(plan_campaign(points, known), directory, console)
+    plan = plan_campaign(points, known)
+    largest = check_startable(plan) if plan.missing else None
+    return carry_out(plan, directory, console, largest)
 
 
-def carry_out(plan: Plan, directory: Path, console: Console) -> int:
+def carry_out(plan: Plan, directory: Path, console: Console, largest: int | None = None) -> int:
     """Makes what `plan` misses, says how it went, and writes the report; returns the exit code.
 
-    On a cluster it hands the work over and returns, unless told to wait.
+    On a cluster it hands the work over, in arrays of at most `largest` jobs, and returns, unless told to wait.
     """
     started_s = time.monotonic()
     config = plan.points[0].config
@@ -95,7 +123,7 @@ def carry_out(plan: Plan, directory: Path, console: Console) -> int:
     if not plan.missing:
         _say(console, f"nothing to do: the store has all {len(plan.cached)} artifacts")
     elif on_cluster:
-        hand_over(plan, directory, console)
+        hand_over(plan, directory, console, largest)
     if on_cluster and plan.missing and not config.wait:
         _say(console, f"it goes on by itself; to look: crosspipe status {directory}")
         return 0
@@ -108,18 +136,21 @@ def carry_out(plan: Plan, directory: Path, console: Console) -> int:
     failed = {name for node, _ in summary.failures for name in node.points}
     if config.until != "profile":
         _report(directory, console, strict=config.strict, one_machine=not on_cluster)
+    unheard = [reference for reference in plan.missing if reference not in summary.outcomes]
+    lacking = [reference for reference in unheard if plan.store.done(reference) is None]
+    failed |= {name for reference in lacking for name in plan.graph.nodes[reference].points}
     done = len(plan.points) - len(failed)
     _say(console, f"{done} of {len(plan.points)} points done in {time.monotonic() - started_s:.0f} s: {directory}")
     if failed:
-        _say(console, f"what failed can be tried again: crosspipe retry {directory}")
+        _say(console, f"what is lacking can be tried again: crosspipe retry {directory}")
     return 1 if failed else 0
 
 
-def hand_over(plan: Plan, directory: Path, console: Console) -> None:
+def hand_over(plan: Plan, directory: Path, console: Console, largest: int | None = None) -> None:
     """Submits a campaign to Slurm, and says which jobs that made."""
     from crosspipe.campaign.slurm.submit import submit_campaign
 
-    submitted = submit_campaign(plan, directory, lambda text: _say(console, text))
+    submitted = submit_campaign(plan, directory, lambda text: _say(console, text), largest=largest)
     if submitted.in_flight:
         _say(console, f"{len(submitted.in_flight)} artifacts are still being made by earlier jobs")
     numbers = ", ".join(f"{entry.stage} {entry.job}" for entry in submitted.new)

@@ -19,6 +19,7 @@ from crosspipe.campaign.costs import CostsConfig, make_costs
 from crosspipe.campaign.job import Body, Context, Ended, unexpected
 from crosspipe.campaign.problems import build_problem
 from crosspipe.campaign.processes import run_logged
+from crosspipe.campaign.stopping import as_interrupt
 from crosspipe.errors import CrosspipeError, StageFailed
 from crosspipe.execute.spec import ANCHORED_FILE, RAW_FILE, RECORD_FILE, Point, RunConfig, Session
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT, ModelConfig
@@ -145,7 +146,8 @@ def solve(making: Making, context: Context) -> None:
         context.say(f"{label}: {progress.makespan_ns / 1e6:.2f} ms, gap {progress.gap:.2%}, {progress.elapsed_s:.0f} s")
 
     options = {**request.config["solver"], **{k: v for k, v in request.config["schedule"].items() if k == "pieces"}}
-    schedule = solve_problem(problem, name, progress=hear, **options)
+    with as_interrupt():
+        schedule = solve_problem(problem, name, progress=hear, **options)
     save(making.scratch / "problem.json", problem)
     save(making.scratch / "schedule.json", schedule)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from crosspipe.campaign.driver import Summary, plan_campaign, run_campaign
+from crosspipe.campaign.driver import Summary, first_numbers, plan_campaign, run_campaign
 from crosspipe.campaign.launch import launch
 from crosspipe.campaign.status import campaign_status
 from crosspipe.errors import UsageError
@@ -136,3 +136,37 @@ def test_an_interrupt_releases_what_was_being_made(
             carry_out(points(), tmp_path / "campaign")
     assert states(tmp_path / "campaign")["solve"] == (0, 4, 0, 0)
     assert carry_out(points(), tmp_path / "campaign").failures == []
+
+
+def test_searches_that_do_not_fit_their_job_are_refused_at_planning_with_what_fits(
+    config: dict[str, Any], change: Callable[..., Any], tmp_path: Path
+) -> None:
+    resources = {stage: {"minutes": 5} for stage in ("links", "blocks", "solve", "run")}
+    base = change(config, cluster__resources=resources, solver__time_limit_s=120.0, dry_run=True)
+    configs = [change(base, schedule__name="cross_ud", network__delay=[ratio, 0.0]) for ratio in (0.0, 1.0, 2.0)]
+    overrides = [[f"network.delay=[{ratio},0]"] for ratio in (0, 1, 2)]
+    with pytest.raises(
+        UsageError,
+        match=r"solver\.time_limit_s = 120\.0: 3 searches of one job may take 360 s, and the job has 300 s; "
+        r"use solver\.points_per_job=2, or raise cluster\.resources\.solve\.minutes to 8",
+    ):
+        launch(configs, overrides, Console())
+    few = [change(c, solver__points_per_job=2) for c in configs]
+    assert launch(few, overrides, Console(quiet=True)) == 0
+    by_hand = [change(c, schedule__name="1f1b") for c in configs]  # nothing is searched
+    assert launch(by_hand, overrides, Console(quiet=True)) == 0
+
+
+def test_a_folder_with_another_campaign_or_a_persons_own_files_is_not_trampled_on(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    carry_out(points(until="solve")[:2], tmp_path / "c")
+    before = (tmp_path / "c" / "campaign.json").read_bytes()
+    with pytest.raises(
+        UsageError, match=r"campaign_dir = .*is the campaign of other points: 1f1b_delay-0-0 and 1 more"
+    ):
+        carry_out(points(until="solve")[2:], tmp_path / "c")
+    assert (tmp_path / "c" / "campaign.json").read_bytes() == before
+    (tmp_path / "c" / "tasks" / "my-notes.json").write_text("mine")
+    carry_out(points(until="solve"), tmp_path / "c")  # the same, and more
+    assert first_numbers(tmp_path / "c") == {"blocks": 1, "links": 1, "solve": 2}

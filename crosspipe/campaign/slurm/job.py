@@ -36,6 +36,9 @@ class Warned(BaseException):
 def main(submission: Path) -> None:
     """Runs the task of this job's place in the array."""
     campaign = submission.parents[1]
+    if not submission.exists():
+        print(f"{submission}: is no longer wanted: it was taken for never submitted", flush=True)
+        return
     place = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     path = campaign / "tasks" / f"{load(submission, Submission).tasks[place]}.json"
     task = load(path, Task)
@@ -53,16 +56,32 @@ def main(submission: Path) -> None:
 
 def _go_on_later(task: Task, *, progress: int, spent_s: float) -> None:
     """Another life for what is left; or its failure, where the time limit does not suffice for even one artifact."""
-    me, resources = myself(), task.resources
+    resources = task.resources
     at_limit = spent_s > resources.minutes * 60 - resources.warning_s - 2 * _EARLY_S
-    if resources.requeue and (progress or not at_limit):
+    if resources.requeue and (progress or not at_limit or _others_work(task)):
         print(
             f"warned by Slurm after {spent_s:.0f} s: {progress} artifacts are done, the rest is made later", flush=True
         )
-        call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+        try:
+            call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+        except SlurmError as error:
+            _fail(task, f"the time limit or a preemption came, and it could not be requeued: {error}")
         return
     limit = f"the time limit of {resources.minutes} min came first; raise cluster.resources.{task.stage}.minutes"
     why = limit if at_limit else f"it was preempted, and cluster.resources.{task.stage}.requeue is off"
+    _fail(task, why)
+
+
+def _others_work(task: Task) -> bool:
+    """Whether all that is left is being made by others: this job has only waited for them."""
+    store = Store(task.store)
+    holders = [store.holder(reference) for reference in task.references if store.done(reference) is None]
+    return all(holder is not None and not holder.claim.released for holder in holders)
+
+
+def _fail(task: Task, why: str) -> None:
+    """Says for all that is left of the task that it failed."""
+    me = myself()
     for reference in task.references:
         if Store(task.store).done(reference) is None and read_outcome(Path(task.campaign), reference) is None:
             write_outcome(Path(task.campaign), reference, "failed", reason=why, log=me.log, job=str(me))

@@ -58,22 +58,24 @@ def intend(campaign: Path, stage: str, tasks: Sequence[str], after: Sequence[str
 
 
 def write(campaign: Path, submission: Submission) -> Submission:
-    """Writes an entry, over an earlier one of its number."""
+    """Writes an entry, over what it said before."""
     (campaign / FOLDER).mkdir(parents=True, exist_ok=True)
     save(path_of(campaign, submission), submission)
     return submission
 
 
 def forget(campaign: Path, submission: Submission) -> None:
-    """Removes an entry that never became a job."""
+    """Removes an entry that never became a job; if it did after all, that job finds nothing to do."""
     path_of(campaign, submission).unlink(missing_ok=True)
 
 
 def path_of(campaign: Path, submission: Submission) -> Path:
-    """The file of an entry."""
-    return campaign / FOLDER / f"{submission.number:03d}-{submission.stage}.json"
+    """The file of an entry, as much its alone as its name: an array that nobody knows reads no later one's tasks."""
+    unique = submission.name.rpartition("-")[2]
+    return campaign / FOLDER / f"{submission.number:03d}-{submission.stage}-{unique}.json"
 
 
 def submissions(campaign: Path) -> list[Submission]:
     """Every entry, in the order of submission."""
-    return [load(path, Submission) for path in sorted((campaign / FOLDER).glob("*-*.json"))]
+    entries = [load(path, Submission) for path in (campaign / FOLDER).glob("*-*.json")]
+    return sorted(entries, key=lambda entry: (entry.number, entry.name))

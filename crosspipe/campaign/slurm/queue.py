@@ -17,6 +17,7 @@ from crosspipe.errors import CrosspipeError
 
 SKEW_S = 120.0  # by how much the clocks of two machines may differ
 _TIMEOUT_S = 60.0
+_FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS")  # a user's own, for the eye
 
 
 class SlurmError(CrosspipeError):
@@ -59,7 +60,8 @@ GONE = JobState("UNKNOWN", queued=False)  # of a job that Slurm knows no more
 
 def call(command: Sequence[str]) -> str:
     """What a Slurm command prints; SlurmError with what it said on stderr."""
-    environment = {**os.environ, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
+    environment = {**kept, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
             list(command), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=environment

@@ -22,7 +22,7 @@ def parameters(resources: Resources, name: str, after: Sequence[str]) -> dict[st
     further: dict[str, Any] = {
         "signal": f"B:{SIGNAL}@{resources.warning_s}",
         "requeue" if resources.requeue else "no-requeue": True,
-        **{key: value for key, value in resources.sbatch.items() if value not in (None, False)},
+        **{key: value for key, value in resources.sbatch.items() if value is not None and value is not False},
     }
     given = {
         "job_name": name,

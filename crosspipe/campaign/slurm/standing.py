@@ -41,6 +41,9 @@ def cancel_jobs(directory: Path, queue: Queue) -> int:
     entries = journal.submissions(directory)
     living = queue.living({entry.job: entry.intended_at_s for entry in entries if entry.job is not None})
     cancel(living)
+    for entry in entries:
+        if entry.job is None:  # sbatch gave no answer: there may be a job of its name
+            cancel([f"--name={entry.name}"])
     return len(living)
 
 

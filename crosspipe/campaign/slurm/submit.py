@@ -24,8 +24,8 @@ from crosspipe.campaign.slurm.queue import Queue, SlurmError, call, cancel, sett
 from crosspipe.campaign.slurm.script import command, parameters
 from crosspipe.campaign.slurm.standing import standings
 from crosspipe.campaign.tasks import BODIES, Task
-from crosspipe.errors import CrosspipeError
-from crosspipe.store import Store, claims, my_claim, save
+from crosspipe.errors import UsageError
+from crosspipe.store import Store, claims, load, my_claim, save
 
 _SETTLE_S = 5.0  # until what a killed submitter has handed to sbatch is in the queue
 Say = Callable[[str], None]
@@ -38,11 +38,25 @@ class Submitted(NamedTuple):
     in_flight: dict[str, str]  # reference -> task
 
 
-def submit_campaign(plan: Plan, directory: Path, say: Say, *, bodies: str = BODIES) -> Submitted:
+def largest_array() -> int:
+    """The site's MaxArraySize; UsageError where Slurm does not answer."""
+    try:
+        return max(1, int(setting("MaxArraySize") or 1001))
+    except SlurmError as error:
+        said = str(error).rpartition("scontrol: ")[2]
+        remedy = "log in to a node of the cluster, try again later, or use cluster=local"
+        raise UsageError("cluster.executor", "slurm", f"Slurm does not answer here ({said})", remedy) from None
+
+
+def submit_campaign(
+    plan: Plan, directory: Path, say: Say, *, bodies: str = BODIES, largest: int | None = None
+) -> Submitted:
     """Submits arrays for all that `plan` misses and nobody of this campaign makes already; the last job is the report.
 
-    Raises SlurmError where sbatch refuses: what was submitted before stays, and the next call goes on from there.
+    `largest` is the site's MaxArraySize, asked for if not given, and before anything is written. Raises SlurmError
+    where sbatch refuses: what was submitted before stays, and the next call goes on from there.
     """
+    largest = largest or largest_array()
     with _only_submitter(directory, say):
         queue = Queue()
         _recover(directory, say)
@@ -52,12 +66,11 @@ def submit_campaign(plan: Plan, directory: Path, say: Say, *, bodies: str = BODI
         missing = [reference for reference in left if reference not in in_flight]
         write_campaign(plan, directory, missing)
         tasks = plan_tasks(plan, directory, bodies=bodies, missing=missing, in_flight=in_flight)
-        if tasks and plan.points[0].config.until != "profile":
-            tasks = (*tasks, _report_task(directory, tasks, dict.fromkeys(in_flight.values())))
+        if plan.points[0].config.until != "profile" and (tasks or (in_flight and not _report_comes(directory))):
+            tasks = (*tasks, _report_task(directory, tasks, tuple(dict.fromkeys(in_flight.values()))))
         (directory / "logs").mkdir(exist_ok=True)
         for task in tasks:
             save(directory / "tasks" / f"{task.id}.json", task)
-        largest = max(1, int(setting("MaxArraySize") or 1001)) if tasks else 1
         living = _jobs_of(directory, set(in_flight.values()))
         new: list[Submission] = []
         for array in arrays(tasks, largest):
@@ -86,13 +99,11 @@ def _only_submitter(directory: Path, say: Say) -> Iterator[None]:
 
 
 def _submit(directory: Path, array: Array, after: Sequence[str]) -> Submission:
+    """One array. Where sbatch fails its entry stays: a failure to answer is no proof that there is no job, and the next
+    call looks for one by its name."""
     entry = journal.intend(directory, array.stage, [task.id for task in array.tasks], after)
     logs, path = directory.resolve() / "logs", journal.path_of(directory.resolve(), entry)
-    try:
-        job = _sbatch(array, entry, logs, path)
-    except CrosspipeError:
-        journal.forget(directory, entry)
-        raise
+    job = _sbatch(array, entry, logs, path)
     return journal.write(directory, msgspec.structs.replace(entry, job=job))
 
 
@@ -119,12 +130,15 @@ def _sbatch(array: Array, entry: Submission, logs: Path, path: Path) -> str:
 
 @contextlib.contextmanager
 def _outside_of_jobs() -> Iterator[None]:
-    """Without the variables of the job this may run in: sbatch would take some for options that exclude each other."""
+    """Without the variables of the job this may run in: sbatch would take some for options that exclude each other.
+    Nor with a choice of clusters: we ask the one that answers here."""
     kept = dict(os.environ)
+    for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
+        os.environ.pop(name, None)
     if "SLURM_JOB_ID" in kept:
         for name in kept:
             if name.startswith("SLURM_") and name != "SLURM_CONF":
-                del os.environ[name]
+                os.environ.pop(name, None)
     try:
         yield
     finally:
@@ -132,11 +146,12 @@ def _outside_of_jobs() -> Iterator[None]:
 
 
 def _recover(directory: Path, say: Say) -> None:
-    """Entries without a number, of a submitter that was killed: found in the queue by name, or taken for never made."""
+    """Entries without a number, of a submitter that was killed or got no answer: found in the queue by name, or taken
+    for never made."""
     lost = [entry for entry in journal.submissions(directory) if entry.job is None]
     if not lost:
         return
-    time.sleep(max(0.0, _SETTLE_S - (time.time() - lost[-1].intended_at_s)))
+    time.sleep(min(_SETTLE_S, max(0.0, _SETTLE_S - (time.time() - lost[-1].intended_at_s))))  # clocks differ
     names = ",".join(entry.name for entry in lost)
     said = call(["squeue", "--noheader", "--states=all", f"--name={names}", "--format=%j|%F"])
     with contextlib.suppress(SlurmError):  # no accounting
@@ -147,7 +162,7 @@ def _recover(directory: Path, say: Say) -> None:
     for entry in lost:
         if entry.name in known:
             number = known[entry.name].partition("_")[0]
-            say(f"job {number} ({entry.stage}) was submitted by a process that was killed: it is this campaign's")
+            say(f"job {number} ({entry.stage}) was submitted by a call that heard no answer: it is this campaign's")
             journal.write(directory, msgspec.structs.replace(entry, job=number))
         else:
             journal.forget(directory, entry)
@@ -170,9 +185,16 @@ def _jobs_of(directory: Path, tasks: Collection[str]) -> dict[str, str]:
     return {task: entry.job or "" for entry in journal.submissions(directory) for task in entry.tasks if task in tasks}
 
 
-def _report_task(directory: Path, tasks: Sequence[Task], in_flight: Collection[str]) -> Task:
+def _report_comes(directory: Path) -> bool:
+    """Whether the last that was submitted is a report: it waits for all that came before it."""
+    entries = journal.submissions(directory)
+    return bool(entries) and entries[-1].stage == REPORT
+
+
+def _report_task(directory: Path, tasks: Sequence[Task], in_flight: Sequence[str]) -> Task:
+    like = tasks[-1] if tasks else load(directory / "tasks" / f"{in_flight[-1]}.json", Task)
     return msgspec.structs.replace(
-        tasks[-1],
+        like,
         id=f"{REPORT}-{first_numbers(directory).get(REPORT, 0):03d}",
         stage=REPORT,
         requests=(),

@@ -3,8 +3,10 @@
 
 The folder in STANDIN_FOLDER holds `jobs.json` (what was submitted), `calls` (a line per call), `states.json` (what a
 test says of a job: state, reason) and what a test orders: `no-accounting`, `refuse` (sbatch fails), `away` (no
-controller answers), `kill-before-N` and `kill-after-N` (whoever calls sbatch for the Nth time dies before, or after,
-that job is made).
+controller answers), `unconfigured` (nothing knows
+its controller), `no-requeue` (scontrol requeue fails), `no-answer-N` (sbatch makes its Nth job and fails all the
+same), `kill-before-N` and `kill-after-N` (whoever calls sbatch for the Nth time dies before, or after, that job is
+made).
 """
 
 import json
@@ -59,6 +61,8 @@ def sbatch():
         "at": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     (HERE / "jobs.json").write_text(json.dumps(jobs))
+    if (HERE / f"no-answer-{number}").exists():
+        sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     if (HERE / f"kill-after-{number}").exists():
         os.kill(os.getppid(), signal.SIGKILL)
     print(f"Submitted batch job {100 + number}")
@@ -72,6 +76,8 @@ def squeue():
             return f"{job['name']}|{name.partition('_')[0]}"
         return "" if state.split()[0] in over else f"{name}|{state}|{job['at']}|n1|{reason or 'None'}"
 
+    if "SQUEUE_STATES" in os.environ:
+        return
     if (HERE / "away").exists():
         sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     if len(given("--jobs").split(",")) == 1 and given("--jobs") not in ("", *read("jobs.json")):
@@ -98,6 +104,14 @@ def scancel():
 
 
 def scontrol():
+    if (HERE / "unconfigured").exists():
+        sys.exit(
+            "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+            "scontrol: error: fetch_config: DNS SRV lookup failed\n"
+            "scontrol: fatal: Could not establish a configuration source"
+        )
+    if "requeue" in sys.argv and (HERE / "no-requeue").exists():
+        sys.exit("scontrol: error: Requested operation is presently disabled for job 101")
     print(f"ClusterName             = standin\nMaxArraySize            = {os.environ.get('STANDIN_LARGEST', 1001)}")
 
 

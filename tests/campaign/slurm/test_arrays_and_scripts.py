@@ -112,6 +112,7 @@ FULL = f"""#!/bin/bash
 #SBATCH --gpus-per-node=4
 #SBATCH --job-name=crosspipe-run-1a2b3c4d
 #SBATCH --mem=1536M
+#SBATCH --nice=0
 #SBATCH --no-requeue
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
@@ -160,7 +161,7 @@ def test_the_script_of_an_array_that_asks_for_everything() -> None:
         exclude="nid[007,013]",
         setup=("module load cray-mpich",),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8", "WORDS": "two words"},
-        sbatch={"exclusive": True, "comment": "it's mine (really)", "hint": None, "contiguous": False},
+        sbatch={"exclusive": True, "comment": "it's mine (really)", "hint": None, "contiguous": False, "nice": 0},
         warning_s=120,
         requeue=False,
     )

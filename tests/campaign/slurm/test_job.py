@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from crosspipe.campaign.driver import plan_campaign
-from crosspipe.campaign.outcomes import read_outcome
+from crosspipe.campaign.outcomes import hear_now, read_outcome
 from crosspipe.campaign.slurm import journal
 from crosspipe.campaign.slurm.submit import submit_campaign
 from crosspipe.campaign.status import campaign_status
 from crosspipe.campaign.tasks import Task
-from crosspipe.store import Store, load
+from crosspipe.store import Store, load, my_claim
 
 
 @pytest.fixture
@@ -56,9 +56,7 @@ def wait_for(orders: Path, line: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_job_makes_the_task_of_its_place_and_the_last_one_the_report(
-    submitted: Callable[..., Path], orders: Path
-) -> None:
+def test_a_job_makes_the_task_of_its_place(submitted: Callable[..., Path], orders: Path) -> None:
     campaign = submitted()
     for stage, index in (("links", None), ("blocks", None), ("solve", 1), ("solve", 0), ("run", None)):
         assert start(campaign, stage, index).wait(timeout=60) == 0
@@ -93,6 +91,37 @@ def test_warned_it_keeps_what_is_done_and_goes_on_in_another_life(
     (orders / "hold-solve").unlink()
     assert start(campaign, "solve", 0).wait(timeout=60) == 0
     assert outcomes(campaign, "solve-000") == ["done"] * 3
+
+
+def test_a_requeue_that_slurm_refuses_is_said(submitted: Callable[..., Path], slurm: Any, orders: Path) -> None:
+    campaign = submitted(cluster__resources={stage: {"minutes": 60} for stage in ("links", "blocks", "solve", "run")})
+    slurm.order("no-requeue")
+    (orders / "hold-links").touch()
+    job = start(campaign, "links")
+    wait_for(orders, "begin links 1f1b_delay-0-0")
+    job.send_signal(signal.SIGUSR2)
+    assert job.wait(timeout=60) == 0
+    reason = campaign_status(campaign).troubles[0].outcome.reason
+    assert "could not be requeued: scontrol failed" in reason
+    assert "presently disabled" in reason
+
+
+def test_a_job_that_only_waited_for_anothers_claim_goes_on_waiting_later(
+    submitted: Callable[..., Path], slurm: Any, orders: Path
+) -> None:
+    limits = {stage: {"minutes": 2} for stage in ("links", "blocks", "solve", "run")}
+    campaign = submitted(cluster__resources=limits)
+    task = load(campaign / "tasks" / "links-000.json", Task)
+    assert Store(task.store).claim(task.requests[0], my_claim()) is None  # this living process
+    job = start(campaign, "links")
+    deadline = time.monotonic() + 60
+    while "waiting for process" not in hear_now(campaign, "links-000"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    job.send_signal(signal.SIGUSR2)
+    assert job.wait(timeout=60) == 0
+    assert outcomes(campaign, "links-000") == [""]
+    assert "scontrol requeue 101" in (slurm.folder / "calls").read_text()
 
 
 @pytest.mark.parametrize(
