@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -43,6 +44,33 @@ def test_quantities_have_names_of_their_own(bar) -> None:
         assert len(set(keys)) == len(keys)
     # four schedules at five pairs of delays, five quantities each
     assert sum(len(group.asked) for group in runs.makespan_groups(quick=False)) == 100
+
+
+def test_early_receives_and_receives_at_use_are_measured_in_turn(bar, monkeypatch) -> None:
+    runs = importlib.import_module("support.engine_runs")
+    asked = []
+
+    def run(schedules, problem, configs, model, layers):
+        records = {}
+        for how in schedules:
+            asked.append((how, configs[how].post_ahead_ms))
+            took = next(speed) * (1.25 if how == "at use" else 1.0)
+            records[how] = SimpleNamespace(measured=[SimpleNamespace(makespan_ns=took)] * 2)
+        costs = problem.costs[0][0]
+        assert [costs.duration_ns(kind) for kind in "FDW"] == [38_000_000, 46_000_000, 21_000_000]
+        assert problem.message_hop("F", 1).serialisation_ns == 76_000_000
+        return records
+
+    monkeypatch.setattr(runs, "_run", run)
+    for name in runs.STATIC:
+        asked.clear()
+        speed = iter([n for n in range(1, 6) for _ in range(2)])  # the machine gets slower and slower
+        assert runs._early(name, (0.25, 2), False, lambda words: None) == {
+            f"{name} {runs.label((0.25, 2))}: posted at use over early": pytest.approx([25.0] * 5)
+        }
+        assert [how for how, _ in asked] == ["at use", "early", "early", "at use"] * 2 + ["at use", "early"]
+        assert {ahead for how, ahead in asked if how == "at use"} == {None}
+        assert None not in {ahead for how, ahead in asked if how == "early"}
 
 
 @pytest.mark.parametrize(
