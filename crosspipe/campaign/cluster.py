@@ -18,6 +18,13 @@ from crosspipe.errors import UsageError
 Count = Annotated[int, msgspec.Meta(ge=1)]
 REPORT = "report"  # the last job of a campaign on a cluster; its resources may be left out
 _NEEDED = ("links", "blocks", "solve", "run")
+_OF_OURS = {  # options of sbatch that are said otherwise, or that nothing would work without
+    "job-name": "", "output": "", "error": "", "open-mode": "", "array": "at_once", "dependency": "",
+    "signal": "warning_s", "requeue": "requeue", "no-requeue": "requeue", "time": "minutes", "nodes": "nodes",
+    "ntasks": "tasks_per_node", "ntasks-per-node": "tasks_per_node", "cpus-per-task": "cpus_per_task",
+    "gpus-per-node": "gpus_per_node", "partition": "partition", "account": "account", "qos": "qos",
+    "constraint": "constraint", "exclude": "exclude", "wrap": "", "parsable": "", "wait": "", "clusters": "",
+}  # fmt: skip
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +68,8 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     Slurm job this runs in, ranks on its nodes), or `debug` (in this process).
 
     `workers` bounds the jobs at once on a laptop. `sites` names each site's nodes, in the order of the pipeline: by the
-    Slurm feature they have (`dc0`), or as a node set (`nid[001-064]`); empty: nodes are taken in Slurm's order.
+    Slurm feature they have (`dc0`), or, where the nodes are given (`allocation`, `sbatch: {nodelist: ...}`), as a node
+    set (`nid[001-064]`); empty: nodes are taken in Slurm's order.
     `patience_s` is how long a job waits for an input that the file system may not show yet. `resources` has an entry
     per stage.
     """
@@ -82,6 +90,8 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         if unknown:
             stages = ", ".join((*_NEEDED, REPORT))
             raise UsageError("cluster.resources", unknown[0], "no such stage", f"use {stages}")
+        for stage, own in self.resources.items():
+            _check_options(f"cluster.resources.{stage}", own)
         if self.workers < 1:
             raise UsageError("cluster.workers", self.workers, "nobody would work", "use 1 or more")
 
@@ -110,10 +120,12 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
                 f"{asked} need {nodes}",
                 "leave it null, or change tasks_per_node",
             )
-        return msgspec.structs.replace(own, nodes=nodes, constraint=own.constraint or self._spanning(counts, per_site))
+        given = own.constraint or own.sbatch.get("nodelist")
+        spanning = self._spanning(counts, per_site, nodes_are_given=bool(given))
+        return msgspec.structs.replace(own, nodes=nodes, constraint=own.constraint or spanning)
 
-    def _spanning(self, counts: Counter[int], per_site: int) -> str | None:
-        """The constraint of one allocation with `per_site` nodes of each site; None where sites are no features."""
+    def _spanning(self, counts: Counter[int], per_site: int, *, nodes_are_given: bool) -> str | None:
+        """The constraint of one allocation with `per_site` nodes of each site; None where that is the user's choice."""
         if not counts or not self.sites:
             return None
         if max(counts) >= len(self.sites):
@@ -124,6 +136,26 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
                 "use no more, or change cluster.sites",
             )
         features = [self.sites[site] for site in sorted(counts)]
-        if not all(re.fullmatch(r"\w+", feature) for feature in features):
+        if nodes_are_given:
             return None
+        for feature in features:
+            if not re.fullmatch(r"[\w.:=+-]+", feature):
+                raise UsageError(
+                    "cluster.sites",
+                    feature,
+                    "is no feature, and Slurm cannot be asked for so many nodes of each of several sets",
+                    "name a feature of each site's nodes, give sbatch.nodelist per stage, or use cluster=allocation",
+                )
         return features[0] if len(features) == 1 else f"[{'&'.join(f'{name}*{per_site}' for name in features)}]"
+
+
+def _check_options(where: str, own: Resources) -> None:
+    """UsageError for a further option of sbatch that would undo, or be undone by, what else is asked for."""
+    for name, value in own.sbatch.items():
+        option = name.replace("_", "-")
+        if option in _OF_OURS or (option == "mem" and own.memory_gib is not None):
+            better = _OF_OURS.get(option, "memory_gib")
+            remedy = f"use {where}.{better}" if better else "leave it out"
+            raise UsageError(f"{where}.sbatch.{name}", value, "is set by crosspipe itself", remedy)
+        if any(ord(letter) < 32 for letter in f"{name}{value}"):
+            raise UsageError(f"{where}.sbatch.{name}", value, "would break the batch script", "use one line of text")

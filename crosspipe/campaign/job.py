@@ -25,6 +25,7 @@ from crosspipe.store import Making, Store, TakenOver, claims, load, my_claim
 from crosspipe.store.claims import Claim, Lives, holder_lives
 
 Ended = tuple[Making, CrosspipeError | None]  # an artifact and why it failed, if it did
+CLUSTER = "SLURM_CLUSTER_NAME"  # in a job's environment: job numbers are that cluster's
 HEARTBEAT_S = claims.SILENT_S / 20
 
 
@@ -65,7 +66,7 @@ class Me(NamedTuple):
 
     def claim(self) -> Claim:
         """A claim of this job; only a scheduler's job can be asked for elsewhere."""
-        return my_claim(self.job, self.index) if self.slurm else my_claim()
+        return my_claim(self.job, self.index, os.environ.get(CLUSTER)) if self.slurm else my_claim()
 
 
 def myself() -> Me:

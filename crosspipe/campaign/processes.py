@@ -28,11 +28,12 @@ def run_logged(
     what: str,
     environment: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
+    grace_s: float = 3.0,
 ) -> str:
     """Runs `command` with its output in the file `log` and returns that output.
 
     `say` hears the last line whenever it changes. Raises StageFailed with the exit code (or signal) and the end of the
-    log. If this is interrupted the process is ended.
+    log. If this is interrupted the process is ended: told to, and killed after `grace_s`.
     """
     parent = os.getpid()
     with log.open("ab") as output:
@@ -56,7 +57,7 @@ def run_logged(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(timeout=3)
+                process.wait(timeout=grace_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

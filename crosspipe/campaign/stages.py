@@ -52,7 +52,13 @@ def links(making: Making, context: Context) -> None:
         *_options(config),
     ]
     command, environment = _ranks(len(sites), module, context)
-    run_logged(command, context.log_dir / "links.log", what="links", environment=environment, say=context.say)
+    log = context.log_dir / "links.log"
+    run_logged(command, log, what="links", environment=environment, say=context.say, grace_s=_grace_s(context))
+
+
+def _grace_s(context: Context) -> float:
+    """How long what starts ranks may take to end them. A killed srun leaves them behind; Slurm's KillWait is 30 s."""
+    return 35.0 if context.task.cluster.on_nodes else 3.0
 
 
 def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], dict[str, str]]:
@@ -107,10 +113,11 @@ def blocks(making: Making, context: Context) -> None:
     ranks = ranks_of(context.task, context.log_dir / "hosts")
     command, environment = ranks.command([*command[len(context.task.resources.container) :], "--per-node=true"])
     environment |= ALLOCATOR_ENVIRONMENT
-    run_logged(command, context.log_dir / "blocks.log", what="blocks", environment=environment, say=context.say)
+    log = context.log_dir / "blocks.log"
+    run_logged(command, log, what="blocks", environment=environment, say=context.say, grace_s=_grace_s(context))
     missing = wait_for(making.scratch, _parts(ranks.nodes, ranks.resources.tasks_per_node), context.patience_s)
     if missing:
-        raise StageFailed(f"blocks: no profile came from {', '.join(missing)}; see {context.log_dir / 'blocks.log'}")
+        raise StageFailed(f"blocks: no profile came from {', '.join(missing)}; see {log}")
     # only inside one allocation are the nodes of the run known to be these
     placed = context.task.cluster.executor == "allocation" and ranks.resources.tasks_per_node == 1
     for finding in merge(making.scratch, [node.name for node in ranks.nodes] if placed else None).findings:

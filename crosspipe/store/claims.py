@@ -32,8 +32,9 @@ _NAME = re.compile(r"claim(?:\.(\d+))?\.json")
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="claim"):
     """Who holds an artifact. A process is told from a later one of the same number by when it started.
 
-    `job` is the scheduler's job id and `array_index` the task in its array; `released` marks a holder that gave up (its
-    work failed), which is as good as dead.
+    `job` is the scheduler's job id and `array_index` the task in its array, on `cluster` if that has a name;
+    `submitted_at_s` is when the claim was made. `released` marks a holder that gave up (its work failed), which is as
+    good as dead.
     """
 
     schema: int = 1
@@ -44,6 +45,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     submitted_at_s: float
     job: str | None = None
     array_index: int | None = None
+    cluster: str | None = None
     released: bool = False
 
 
@@ -55,7 +57,7 @@ class Held(NamedTuple):
     silent_s: float
 
 
-def my_claim(job: str | None = None, array_index: int | None = None) -> Claim:
+def my_claim(job: str | None = None, array_index: int | None = None, cluster: str | None = None) -> Claim:
     """A claim for this process."""
     return Claim(
         token=uuid.uuid4().hex,
@@ -65,6 +67,7 @@ def my_claim(job: str | None = None, array_index: int | None = None) -> Claim:
         submitted_at_s=time.time(),
         job=job,
         array_index=array_index,
+        cluster=cluster,
     )
 
 

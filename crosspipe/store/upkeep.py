@@ -43,18 +43,29 @@ class Kept:
 def enter_campaign(store: Store, directory: Path) -> None:
     """Tells the store that a campaign directory uses it."""
     folder = store.root / _REGISTER
-    folder.mkdir(parents=True, exist_ok=True)
+    store.make_folder(folder)
     name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
     save(folder / f"{name}.json", _Entry(directory=str(directory.resolve())))
 
 
-def used_by(store: Store) -> dict[str, tuple[str, ...]]:
-    """For each artifact (`stage/key`) the campaign directories that name it; campaigns that are gone count no more."""
+def used_by(store: Store, *, all_known: bool = False) -> dict[str, tuple[str, ...]]:
+    """For each artifact (`stage/key`) the campaign directories that name it; campaigns that are gone count no more.
+
+    One that may not be read (another user's) is left out, or, if `all_known` is asked for, an ArtifactError.
+    """
     users: dict[str, list[str]] = {}
     for path in sorted((store.root / _REGISTER).glob("*.json")):
         directory = load(path, _Entry).directory
         campaign = Path(directory) / CAMPAIGN_FILE
-        if not campaign.exists():
+        try:
+            if not campaign.exists():
+                continue
+        except PermissionError:
+            if all_known:
+                raise ArtifactError(
+                    f"{campaign}: may not be read, so it is not known what it uses; "
+                    "ask its owner to collect, or to let your group read it"
+                ) from None
             continue
         for point in load(campaign, CampaignFile).points:
             for stage, key in point.keys.items():
@@ -64,20 +75,23 @@ def used_by(store: Store) -> dict[str, tuple[str, ...]]:
     return {reference: tuple(names) for reference, names in users.items()}
 
 
-def listing(store: Store, lives: Lives = holder_lives) -> list[Kept]:
-    """Every artifact of the store, oldest first."""
+def listing(store: Store, lives: Lives = holder_lives, *, all_known: bool = False) -> list[Kept]:
+    """Every artifact of the store, oldest first; `all_known` as in `used_by`."""
     if not store.root.is_dir():
         raise ArtifactError(f"{store.root}: there is no store here; give its folder with --store DIR")
-    users = used_by(store)
+    users = used_by(store, all_known=all_known)
     kept = [_kept(store, reference, users.get(reference, ()), lives) for reference in store.references()]
     return sorted(kept, key=lambda artifact: -artifact.age_s)
 
 
 def collect(store: Store, *, dry_run: bool = False, lives: Lives = holder_lives) -> list[Kept]:
-    """Removes what no campaign uses and nobody is making; returns what went (or, with `dry_run`, would go)."""
+    """Removes what no campaign uses and nobody is making; returns what went (or, with `dry_run`, would go).
+
+    ArtifactError where some campaign of this store may not be read: nothing is removed then.
+    """
     gone = [
         artifact
-        for artifact in listing(store, lives)
+        for artifact in listing(store, lives, all_known=True)
         if not artifact.campaigns
         and (artifact.state in ("done", "dead") or (artifact.state == "planned" and artifact.age_s > GRACE_S))
     ]

@@ -58,3 +58,17 @@ def test_a_process_dies_with_the_job_that_started_it(tmp_path: Path) -> None:
     while process_started(child) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("grace_s", "ended"), [(20.0, True), (0.2, False)])
+def test_what_needs_time_to_end_its_own_gets_it(tmp_path: Path, grace_s: float, ended: bool) -> None:
+    code = "trap 'sleep 1; touch ended; exit 0' TERM; echo begun; while true; do sleep 0.1; done"
+
+    def stop(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_logged(
+            ["env", f"--chdir={tmp_path}", "sh", "-c", code], tmp_path / "log", what="links", say=stop, grace_s=grace_s
+        )
+    assert (tmp_path / "ended").exists() is ended

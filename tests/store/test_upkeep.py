@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -63,3 +64,33 @@ def test_gc_removes_only_what_no_campaign_uses_and_nobody_makes(tmp_path: Path) 
 def test_no_store_is_said(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="there is no store here"):
         listing(Store(tmp_path / "nowhere"))
+
+
+def test_the_register_of_a_shared_store_is_writable_for_the_group(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        enter_campaign(Store(tmp_path), tmp_path / "campaign")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "campaigns.d").stat().st_mode) & 0o070 == 0o070
+
+
+def test_a_campaign_that_may_not_be_read_is_left_out_of_ls_and_keeps_gc_from_guessing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    make(store, request("one"))
+    enter_campaign(store, tmp_path / "theirs")
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:
+        if "theirs" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert [artifact.reference for artifact in listing(store)] == [request("one").reference]
+    with pytest.raises(ArtifactError, match=r"theirs/campaign\.json: may not be read"):
+        collect(store)
+    assert store.done(request("one")) is not None

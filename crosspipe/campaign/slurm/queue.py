@@ -6,6 +6,7 @@ ended jobs are not known; the artifacts and outcomes of a campaign say how they 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
@@ -81,7 +82,6 @@ class Queue:
 
     def __init__(self) -> None:
         self.accounting = True
-        self.calls = 0
 
     def states(self, submitted: Mapping[str, float], wanted: Collection[JobId]) -> dict[JobId, JobState]:
         """The state of each of the `wanted` jobs; `submitted` maps the numbers of their arrays to when we did so.
@@ -102,13 +102,12 @@ class Queue:
         found = self._queued(submitted) if submitted else {}
         return list(dict.fromkeys(job.job for job, state in found.items() if state.phase != "ended"))
 
-    def runs(self, job: JobId) -> bool:
-        """Whether a job runs now, whenever it was submitted."""
-        state = self._queued({job.job: 0.0}).get(job)
+    def runs(self, job: JobId, began_by_s: float) -> bool:
+        """Whether the job runs now that had begun by then: one submitted later is another of the same number."""
+        state = self._queued({job.job: 0.0}, began_by_s).get(job)
         return state is not None and state.phase == "running"
 
-    def _queued(self, submitted: Mapping[str, float]) -> dict[JobId, JobState]:
-        self.calls += 1
+    def _queued(self, submitted: Mapping[str, float], began_by_s: float = math.inf) -> dict[JobId, JobState]:
         command = ["squeue", "--noheader", f"--jobs={','.join(submitted)}", "--format=%i|%T|%V|%N|%r"]
         try:
             said = call(command)
@@ -120,12 +119,11 @@ class Queue:
         for line in said.splitlines():
             names, word, at, nodes, reason = line.split("|", 4)
             for job in job_ids(names):
-                if job.job in submitted and _ours(at, submitted[job.job]):
+                if job.job in submitted and _ours(at, submitted[job.job], began_by_s):
                     found[job] = JobState(state(word), reason if reason != "None" else "", nodes)
         return found
 
     def _accounted(self, submitted: Mapping[str, float]) -> dict[JobId, JobState]:
-        self.calls += 1
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(submitted.values()) - SKEW_S))
         command = [
             "sacct",
@@ -171,10 +169,10 @@ def setting(name: str) -> str | None:
     return None
 
 
-def _ours(at: str, submitted_s: float) -> bool:
-    """Whether Slurm's time of submission (local, ISO) is not before ours."""
+def _ours(at: str, submitted_s: float, began_by_s: float = math.inf) -> bool:
+    """Whether Slurm's time of submission (local, ISO) is not before ours, nor after the job had begun."""
     try:
         then = time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return True  # `N/A`, `Unknown`
-    return then >= submitted_s - SKEW_S
+    return submitted_s - SKEW_S <= then <= began_by_s + SKEW_S

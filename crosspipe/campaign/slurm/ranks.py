@@ -152,4 +152,5 @@ def ranks_of(task: Task, hostfile: Path) -> Ranks:
 
 
 def _is_of(node: Node, site: str) -> bool:
-    return site in node.features or ("[" in site and node.name in NodeSet(site, resolver=None))
+    is_set = "[" in site or "," in site
+    return site in node.features or (is_set and node.name in NodeSet(site, resolver=None))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from crosspipe.campaign.cluster import ClusterConfig, Resources
@@ -58,7 +59,7 @@ def test_other_resources_make_other_arrays_and_a_split_shares_its_throttle(
         (("dc0", "dc1"), TWO_SITES, 2, 2, "[dc0*1&dc1*1]"),
         (("dc0", "dc1"), (0,) * 6 + (1,) * 6, 4, 4, "[dc0*2&dc1*2]"),
         (("dc0", "dc1"), (0, 0), 1, 2, "dc0"),
-        (("nid[1-4]", "nid[5-8]"), TWO_SITES, 1, 4, None),
+        (("site-a", "gh200.b"), TWO_SITES, 1, 4, "[site-a*2&gh200.b*2]"),
         ((), TWO_SITES, 1, 4, None),
         (("dc0",), (), 1, 1, None),
     ],
@@ -79,6 +80,39 @@ def test_nodes_and_sites_that_do_not_fit_are_refused_with_the_numbers() -> None:
         config.resources_of("run", TWO_SITES)
     with pytest.raises(UsageError, match=r"pipeline\.sites = 2: cluster c has the sites dc0"):
         cluster(sites=("dc0",)).resources_of("run", TWO_SITES)
+
+
+def test_node_sets_are_sites_only_where_the_nodes_are_given() -> None:
+    sites = ("nid[1-4]", "nid[5-8]")
+    with pytest.raises(UsageError, match=r"cluster\.sites = 'nid\[1-4\]': is no feature.*use cluster=allocation"):
+        cluster(sites=sites).resources_of("run", TWO_SITES)
+    given = cluster(sites=sites, resources={"run": Resources(minutes=5, sbatch={"nodelist": "nid[1-2,5-6]"})})
+    assert given.resources_of("run", TWO_SITES).constraint is None
+    inside = msgspec.structs.replace(cluster(sites=sites), executor="allocation")
+    assert inside.resources_of("run", TWO_SITES).constraint is None
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"signal": "B:TERM@10"}, "sbatch.signal = 'B:TERM@10': is set by crosspipe itself; use cluster.resources.run."
+         "warning_s"),
+        ({"dependency": "singleton"}, "sbatch.dependency = 'singleton': is set by crosspipe itself; leave it out"),
+        ({"cpus_per_task": 4}, "sbatch.cpus_per_task = 4: .*use cluster.resources.run.cpus_per_task"),
+        ({"cpus-per-task": 4}, "sbatch.cpus-per-task = 4: .*use cluster.resources.run.cpus_per_task"),
+        ({"mem": "4G"}, "sbatch.mem = '4G': .*use cluster.resources.run.memory_gib"),
+        ({"comment": "one\n#SBATCH --wrap"}, "sbatch.comment = .*would break the batch script; use one line"),
+    ],
+)  # fmt: skip
+def test_options_that_would_undo_what_else_is_asked_for_are_refused(options: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(UsageError, match=refusal):
+        cluster(resources={"run": Resources(minutes=5, memory_gib=1.0, sbatch=options)})
+
+
+def test_a_whole_nodes_memory_is_asked_for_by_zero() -> None:
+    resources = cluster(resources={"run": Resources(minutes=5, sbatch={"mem": 0})}).resources_of("run", TWO_SITES)
+    text = batch_script(resources, name="n", count=1, logs=Path("/c/logs"), submission=Path("/c/s.json"))
+    assert "#SBATCH --mem=0\n" in text
 
 
 SIMPLE = f"""#!/bin/bash

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from crosspipe.campaign.driver import plan_campaign
+from crosspipe.campaign.job import Me
 from crosspipe.campaign.outcomes import hear_now, read_outcome
 from crosspipe.campaign.slurm import journal
+from crosspipe.campaign.slurm.claims import JobLives
+from crosspipe.campaign.slurm.queue import Queue
 from crosspipe.campaign.slurm.submit import submit_campaign
 from crosspipe.campaign.status import campaign_status
 from crosspipe.campaign.tasks import Task
@@ -161,3 +165,25 @@ def test_the_claim_of_a_killed_life_elsewhere_is_taken_over(
     assert start(campaign, "links").wait(timeout=60) == 0  # the same job, requeued: nobody need be asked
     assert outcomes(campaign, "links-000") == ["done"]
     assert slurm.calls["squeue"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "silent_s", "lives"),
+    [
+        ({}, 300.0, True),  # the job runs, whatever its claim says
+        ({"cluster": "other"}, 5.0, True),  # the local squeue knows nothing of it: its touch counts
+        ({"cluster": "other"}, 3600.0, False),
+        ({"submitted_at_s": -3600.0}, 300.0, False),  # claimed before the job of this number was submitted
+    ],
+)
+def test_who_lives_is_asked_of_its_own_cluster_and_of_the_job_that_claimed(
+    submitted: Callable[..., Path], slurm: Any, monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any], silent_s: float, lives: bool,
+) -> None:  # fmt: skip
+    submitted()
+    slurm.say(j101=["RUNNING"])
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "here")
+    if "submitted_at_s" in changed:
+        changed = {"submitted_at_s": time.time() + changed["submitted_at_s"]}
+    claim = msgspec.structs.replace(my_claim("101", None, "here"), host="elsewhere", **changed)
+    assert JobLives(Me("999", slurm=True), Queue())(claim, silent_s) is lives

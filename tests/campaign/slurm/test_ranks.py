@@ -45,6 +45,7 @@ def nodes(*names: str) -> list[Node]:
         (("b", "a"), 2, ["b1", "b1", "a1", "a1"]),
         ((), 1, ["a1", "a2", "b1", "b2"]),
         (("a[1-2]", "b[1-2]"), 1, ["a1", "a2", "b1", "b2"]),
+        (("b2,b1", "a1,a2"), 1, ["b1", "b2", "a1", "a2"]),  # without brackets
     ],
 )
 def test_consecutive_ranks_share_a_site_and_a_node(sites: tuple[str, ...], per_node: int, hosts: list[str]) -> None:
