@@ -168,11 +168,16 @@ def _run(folder: Path, stages: int) -> Iterator[Row]:
 
 
 def collect(checks: Sequence[Callable[[torch.device], Iterator[Row]]], device: torch.device) -> list[Row]:
-    """The rows of all checks, in order; one that fails gives a last row that says how."""
+    """The rows of all checks, in order; one that fails gives a last row that says how.
+
+    Each is told as it comes: a check that hangs is ended from outside, and no table follows.
+    """
     rows: list[Row] = []
     for check in checks:
         try:
-            rows.extend(check(device))
+            for row in check(device):
+                rows.append(row)
+                print(f"gpu_check: {row.what}: {row.value}", file=sys.stderr, flush=True)
         except (CrosspipeError, RuntimeError, OSError, KeyError) as error:
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
             rows.append(Row(check.__name__, words, "to run", False))

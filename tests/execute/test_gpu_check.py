@@ -39,7 +39,7 @@ def test_rows_stand_in_columns(gpu_check):
     ]
 
 
-def test_a_check_that_fails_is_a_row_and_the_rest_goes_on(gpu_check):
+def test_a_check_that_fails_is_a_row_and_the_rest_goes_on(gpu_check, capsys):
     def broken(device):
         yield gpu_check.Row("first", "1")
         raise RuntimeError("CUDA error: no kernel image\nmore")
@@ -50,6 +50,7 @@ def test_a_check_that_fails_is_a_row_and_the_rest_goes_on(gpu_check):
     rows = gpu_check.collect([broken, fine], torch.device("cpu"))
     assert rows == [("first", "1", "", None), ("broken", "CUDA error: no kernel image", "to run", False),
                     ("last", "2", "", True)]  # fmt: skip
+    assert capsys.readouterr().err.splitlines() == ["gpu_check: first: 1", "gpu_check: last: 2"]
 
 
 def test_the_exit_code_says_whether_all_holds(gpu_check, monkeypatch, capsys):
