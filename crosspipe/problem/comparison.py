@@ -7,13 +7,13 @@ intervals are narrow, from day to day the same machine differs by more; the more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from crosspipe.problem.costs import BlockCosts
-from crosspipe.problem.links import LinkTable
+from crosspipe.problem.links import Link, LinkTable
 from crosspipe.problem.sites import site_links
 from crosspipe.problem.spread import Spread
 
@@ -46,7 +46,7 @@ def compare_links(earlier: Sequence[LinkTable], now: LinkTable) -> tuple[Change,
     """Alpha and time per byte of every link and site pair against `earlier` tables, oldest first.
 
     A link is the same where its ranks sit on the same nodes; site pairs are compared wherever the ranks sat, with the
-    range over their pairs of ranks.
+    hull of the intervals of their pairs of ranks.
     """
     return _compare(earlier, now, _link_values)
 
@@ -98,15 +98,17 @@ def _link_values(table: LinkTable) -> dict[tuple[str, str], Spread]:
     for transport in table.transports():
         for pair in site_links(table, transport):
             name = f"{transport} site {pair.source_site} -> {pair.target_site}"
-            low, high = pair.latency_range_ns
-            values[name, "ns"] = Spread(median=pair.latency_ns, low=low, high=high, samples=pair.pairs)
-            values[name, "ns/byte"] = _per_byte(
-                pair.bandwidth_bytes_per_s, pair.bandwidth_range_bytes_per_s, pair.pairs
-            )
+            own = [
+                x
+                for x in table.links
+                if (x.transport, table.site_of_rank[x.source], table.site_of_rank[x.target])
+                == (transport, pair.source_site, pair.target_site)
+            ]
+            values[name, "ns"] = _hull(pair.latency_ns, map(_latency, own))
+            values[name, "ns/byte"] = _hull(_per_byte(pair.bandwidth_bytes_per_s).median, map(_inverse, own))
     for link in table.links:
         name = f"{link.transport} {_end(table, link.source)} -> {_end(table, link.target)}"
-        values[name, "ns"] = link.latency or _exactly(link.latency_ns)
-        values[name, "ns/byte"] = link.inverse_bandwidth or _per_byte(link.bandwidth_bytes_per_s, None, 1)
+        values[name, "ns"], values[name, "ns/byte"] = _latency(link), _inverse(link)
     return values
 
 
@@ -114,12 +116,25 @@ def _end(table: LinkTable, rank: int) -> str:
     return f"{rank} ({table.node_of_rank[rank]})" if table.node_of_rank else str(rank)
 
 
-def _per_byte(bandwidth: int | None, extremes: tuple[int, int] | None, samples: int) -> Spread:
+def _latency(link: Link) -> Spread:
+    return link.latency or _exactly(link.latency_ns)
+
+
+def _inverse(link: Link) -> Spread:
+    return link.inverse_bandwidth or _per_byte(link.bandwidth_bytes_per_s)
+
+
+def _per_byte(bandwidth: int | None) -> Spread:
     """A bandwidth as ns per byte; None is 0."""
-    if bandwidth is None:
-        return _exactly(0)
-    slowest, fastest = extremes or (bandwidth, bandwidth)
-    return Spread(median=1e9 / bandwidth, low=1e9 / fastest, high=1e9 / slowest, samples=samples)
+    return _exactly(0 if bandwidth is None else 1e9 / bandwidth)
+
+
+def _hull(median: float, spreads: Iterable[Spread]) -> Spread:
+    """All that several measurements of a quantity have seen."""
+    own = list(spreads)
+    low = min(one.median if one.low is None else one.low for one in own)
+    high = max(one.median if one.high is None else one.high for one in own)
+    return Spread(median=median, low=min(low, median), high=max(high, median), samples=len(own), interval="range")
 
 
 def _exactly(value: float) -> Spread:

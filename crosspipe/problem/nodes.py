@@ -53,14 +53,15 @@ def costs_of_nodes(by_node: Mapping[str, BlockCosts], node_of_stage: Sequence[st
 
 
 def slow_nodes(by_node: Mapping[str, BlockCosts]) -> list[Finding]:
-    """`slow_node`: nodes whose blocks take a tenth longer than the median of all nodes, or more, in the median."""
-    usual = {
-        name: median(costs.spreads[name].median for costs in by_node.values() if name in costs.spreads)
-        for name in dict.fromkeys(name for costs in by_node.values() for name in costs.spreads)
-    }
+    """`slow_node`: nodes whose blocks take a tenth longer than the median of the others, or more, in the median."""
     said = []
     for node, costs in by_node.items():
-        ratios = [spread.median / usual[name] for name, spread in costs.spreads.items() if usual[name] > 0]
+        others = [other.spreads for name, other in by_node.items() if name != node]
+        ratios = []
+        for name, spread in costs.spreads.items():
+            peers = [spreads[name].median for spreads in others if name in spreads]
+            if peers and (usual := median(peers)) > 0:
+                ratios.append(spread.median / usual)
         if ratios and (score := median(ratios)) >= SLOW:
             said.append(f"{node}'s blocks take {score:.2f} times as long as those of its peers")
     return [Finding(name="slow_node", detail="; ".join(said))] if said else []
@@ -130,4 +131,4 @@ def _medians(per_node: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def _between(medians: Sequence[float]) -> Spread:
     """Median over nodes and the range between them; `samples` are nodes."""
-    return Spread(median=median(medians), low=min(medians), high=max(medians), samples=len(medians))
+    return Spread(median=median(medians), low=min(medians), high=max(medians), samples=len(medians), interval="range")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from statistics import median
 
 import msgspec
 
 from crosspipe.problem.links import Link, LinkTable
+from crosspipe.problem.spread import Spread
 
-ALIKE = 0.1  # two directions are symmetric where alpha and bandwidth differ by no more than this share
+ALIKE = 0.1  # two directions are symmetric where alpha and bandwidth differ by no more than this share, or than noise
 
 
 class SiteLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +50,12 @@ def site_links(table: LinkTable, transport: str | None = None) -> tuple[SiteLink
         bandwidths = [b for link in links if (b := link.bandwidth_bytes_per_s) is not None]
         here, back = one_way[source, target], one_way.get((target, source))
         streamed, streamed_back = (_streamed(groups.get(pair, [])) for pair in ((source, target), (target, source)))
-        alike = back is not None and all(map(_alike, (*here, streamed), (*back, streamed_back)))
+        alike = back is not None and all(
+            _alike(one, other) or noise
+            for one, other, noise in zip(
+                (*here, streamed), (*back, streamed_back), _overlaps(links, groups[target, source]), strict=True
+            )
+        )
         found.append(
             SiteLink(
                 source_site=source,
@@ -67,10 +74,9 @@ def site_links(table: LinkTable, transport: str | None = None) -> tuple[SiteLink
 
 
 def _medians(links: list[Link]) -> tuple[int, int | None]:
-    bandwidths = [b for link in links if (b := link.bandwidth_bytes_per_s) is not None]
-    # a pair without byte cost is faster than any: more than half of them, and the median has none either
-    bandwidth = round(median(bandwidths)) if 2 * len(bandwidths) > len(links) else None
-    return round(median(link.latency_ns for link in links)), bandwidth
+    # a pair without byte cost is faster than any
+    bandwidth = median(math.inf if link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s for link in links)
+    return round(median(link.latency_ns for link in links)), None if bandwidth == math.inf else round(bandwidth)
 
 
 def _streamed(links: list[Link]) -> int | None:
@@ -78,6 +84,24 @@ def _streamed(links: list[Link]) -> int | None:
     streams = ([stream for stream in link.streams if stream.pattern == "one_way"] for link in links)
     rates = [max(found, key=lambda stream: stream.size_bytes).bytes_per_s.median for found in streams if found]
     return round(median(rates)) if rates else None
+
+
+def _overlaps(here: list[Link], back: list[Link]) -> tuple[bool, bool, bool]:
+    """Whether the usual 95 % intervals of alpha, time per byte and windows (never) of two directions overlap."""
+
+    def usual(spreads: list[Spread | None]) -> tuple[float, float] | None:
+        lows = [s.low for s in spreads if s is not None and s.low is not None]
+        highs = [s.high for s in spreads if s is not None and s.high is not None]
+        return (median(lows), median(highs)) if lows and highs else None
+
+    def overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+        return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
+
+    alpha, per_byte = (
+        overlap(usual([getattr(x, name) for x in here]), usual([getattr(x, name) for x in back]))
+        for name in ("latency", "inverse_bandwidth")
+    )
+    return alpha, per_byte, False
 
 
 def _alike(one: int | None, other: int | None) -> bool:

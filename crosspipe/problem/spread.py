@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -16,12 +17,16 @@ FEWEST = 6  # below six samples not even smallest and largest enclose the median
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A measured quantity: median, the interval that holds it with 95 % (None: too few samples), number of samples."""
+    """A measured quantity: median, the interval that holds it with 95 % (None: too few samples), number of samples.
+
+    With `interval` "range", low and high are the least and most of several medians, and `samples` are those.
+    """
 
     median: float
     low: float | None
     high: float | None
     samples: int
+    interval: Literal["95 %", "range"] = "95 %"
 
     @property
     def relative_width(self) -> float:

@@ -99,7 +99,7 @@ def fit_link(
     transport: str,
     one_way_ns: Mapping[int, Floats],
     *,
-    resamples: int = 200,
+    resamples: int = 1000,
     seed: int = 0,
 ) -> Link:
     """The Link of one ordered pair from its samples, `one_way_ns[size_bytes]` (ns, > 0, at least one a size).
@@ -112,7 +112,7 @@ def fit_link(
     ordered = [np.sort(one_way_ns[size]) for size in sizes]
     medians = [float(np.median(samples)) for samples in ordered]
     line = fit_line(sizes, medians)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng((seed, source, target))
     drawn = np.stack([_resampled_medians(samples, resamples, rng) for samples in ordered], axis=1)
     alphas, betas = fit_lines(np.array(sizes, dtype=float), drawn)
     count = sum(map(len, ordered))

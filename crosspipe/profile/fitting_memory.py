@@ -16,6 +16,7 @@ from crosspipe.problem.layers import Split
 COPIES = 4  # of the parameters: themselves, their gradients and AdamW's two moments
 GIB = 2**30
 CGROUP = Path("/sys/fs/cgroup")
+PROCESS = Path("/proc/self")
 
 
 def needed_bytes(config: ModelConfig, split: Split, traversal: str) -> tuple[int, ...]:
@@ -30,7 +31,8 @@ def needed_bytes(config: ModelConfig, split: Split, traversal: str) -> tuple[int
 def free_bytes() -> int | None:
     """Host memory that this process can still get: the kernel's estimate, less where a cgroup allows less.
 
-    None where the system does not say (not Linux).
+    Its own (version 2) and all above it count: Slurm limits the step's or the job's. None where the system
+    does not say (not Linux).
     """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -38,10 +40,21 @@ def free_bytes() -> int | None:
         return None
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     try:
-        limit, used = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-    except OSError:  # the root group, or version 1
+        listed = (PROCESS / "cgroup").read_text().splitlines()
+    except OSError:
         return free
-    return free if limit == "max" else min(free, int(limit) - int(used))
+    own = Path(next((line.removeprefix("0::") for line in listed if line.startswith("0::")), "/"))
+    return min([free, *(left for group in (own, *own.parents) if (left := _left_in(group)) is not None)])
+
+
+def _left_in(group: Path) -> int | None:
+    """What a cgroup still allows; None where it has no limit, as the root."""
+    folder = CGROUP / group.relative_to("/")
+    try:
+        limit, used = ((folder / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used)
 
 
 def check_fits(config: ModelConfig, split: Split, traversal: str, free: int | None, device: str) -> None:

@@ -70,11 +70,15 @@ def build_table(
     streaming = with_streams(links, usable_windows)
     keys = [(t, source, target, size) for t in transports for source, target in pairs for size in sizes_bytes]
     left_out = {one[1:] for one in skipped if one.pattern == PING_PONG}
+    named = {
+        (f"{transport} ({pattern} windows of {window})", source, target, size): took
+        for (pattern, transport, source, target, size, window), took in (windows or {}).items()
+    }
     found = [
         *findings,
         *distrust.sizes_skipped(skipped),
         *distrust.placement(places, transports, environ),
-        *distrust.bad_samples(samples, [key for key in keys if key not in left_out]),
+        *distrust.bad_samples({**samples, **named}, [*(key for key in keys if key not in left_out), *named]),
         *distrust.bimodal(samples),
         *link_findings(links, site_of_rank),
     ]
@@ -122,7 +126,8 @@ def describe(
         "mpi4py": version("mpi4py"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "method": "ping-pong, half of the round trip, monotonic clock, receives posted first, host memory",
+        "method": "ping-pong, half of the round trip, monotonic clock, receives posted first, host memory"
+        f"{' (nccl: device memory, receives in order)' if 'nccl' in transports else ''}",
         "rule": f"until the 95 % interval of the median is {rule.width:.0%} of it or less, or time is up; at least "
         f"{rule.fewest} round trips, or 6 where there is no time for more, {rule.warmup} warm-ups before each batch",
         "sizes_settled": f"{sum(settled)} of {len(samples)}",

@@ -155,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if comm.size < 2:
             raise UsageError("MPI world size", comm.size, "a link has two ends", "start 2 ranks or more")
-        if options.out.exists() and not options.out.is_dir():
+        # rank 0 writes, and decides: on another machine the path may look different
+        if comm.bcast(options.out.exists() and not options.out.is_dir()):
             raise UsageError("--out", str(options.out), "is no folder", "give a folder, it is made if missing")
     except CrosspipeError as error:  # every rank comes to the same: one says it, all end
         return _fail(error) if comm.rank == 0 else error.exit_code

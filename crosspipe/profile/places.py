@@ -53,13 +53,14 @@ def here(rank: int, site: int) -> Place:
 def medium(transport: str, one: Place, other: Place, environ: Mapping[str, str]) -> str:
     """What carries a message between two places: "network", "loopback" (TCP inside a machine) or "shared memory".
 
+    NCCL inside a machine uses shared memory or a link between the GPUs, which is here called shared memory too.
     For MPI on one machine, shared memory is assumed unless UCX is denied it (`UCX_TLS=tcp,self`) and MPICH's own is not
     used: between nodes of different names, or with `MPIR_CVAR_NOLOCAL=1`. Seen with MPICH 5.0, ch4:ucx.
     """
     if one.machine != other.machine:
         return "network"
     denied = not _ucx_shares_memory(environ) and (one.node != other.node or _is_set(environ, "MPIR_CVAR_NOLOCAL"))
-    if transport == "mpi" and not denied:
+    if transport == "nccl" or (transport == "mpi" and not denied):
         return "shared memory"
     return "loopback" if one.network == other.network else "network"
 

@@ -99,8 +99,14 @@ def _blocks(key: str, costs: BlockCosts) -> Content:
             messages = (cost.forward_message_bytes, cost.backward_message_bytes)
             layers = costs.layers[stage][chunk] if costs.layers else MISSING
             lines.append([f"{stage}, {chunk}", layers, *times, *map(size, memory + messages)])
-    caption = f"Block costs before pacing, {costs.origin}, artifact blocks/{key[:12]}; medians [95 %]"
+    caption = f"Block costs before pacing, {costs.origin}, artifact blocks/{key[:12]}; {_interval_words(costs)}"
     return folded(table(head, lines, caption=caption, text=()), len(lines), "block costs")
+
+
+def _interval_words(costs: BlockCosts) -> str:
+    if any(spread.interval == "range" for spread in costs.spreads.values()):
+        return "medians over the nodes [smallest, largest]"
+    return "medians [95 %]"
 
 
 def _profiled(costs: BlockCosts, name: str, duration_ns: int) -> str:

@@ -46,16 +46,18 @@ def test_without_placement_it_is_the_median_with_the_range_between_nodes() -> No
     costs = costs_of_nodes(NODES)
     assert [row[0].forward_ns for row in costs.blocks] == [105, 210]
     assert costs.gradient_norm_ns == (105, 105)
-    assert costs.spreads["s1.c0.F"] == Spread(median=210, low=200, high=300, samples=3)
+    assert costs.spreads["s1.c0.F"] == Spread(median=210, low=200, high=300, samples=3, interval="range")
     assert costs.environment["nodes"] == "median of 3 nodes: a, b, c"
 
 
 def test_a_node_slower_than_its_peers_is_named() -> None:
     (found,) = costs_of_nodes(NODES).findings
     assert found.name == "slow_node"
-    assert found.detail == "c's blocks take 1.43 times as long as those of its peers"  # 150 / 105
+    assert found.detail == "c's blocks take 1.46 times as long as those of its peers"  # 150 / 102.5
     assert slow_nodes({"a": profile(1.0), "b": profile(1.05)}) == []
     assert slow_nodes({"a": profile(1.0)}) == []
+    (of_two,) = slow_nodes({"a": profile(1.0), "b": profile(1.2)})
+    assert of_two.detail == "b's blocks take 1.20 times as long as those of its peers"
 
 
 @pytest.mark.parametrize(

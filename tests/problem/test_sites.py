@@ -59,3 +59,27 @@ def test_windows_tell_a_direction_that_is_slower_than_the_other() -> None:
 
 def test_a_transport_that_was_not_measured_has_no_links() -> None:
     assert site_links(table({(0, 2): 100}, {}), "nccl") == ()
+
+
+def test_a_pair_without_byte_cost_is_the_fastest_of_the_median() -> None:
+    bandwidths = {(0, 2): 10**9, (0, 3): 2 * 10**9, (1, 2): None}
+    (three,) = site_links(table(dict.fromkeys(bandwidths, 100), bandwidths))
+    assert three.bandwidth_bytes_per_s == 2 * 10**9
+    (half,) = site_links(table({(0, 2): 100, (0, 3): 100}, {(0, 2): 10**9, (0, 3): None}))
+    assert half.bandwidth_bytes_per_s is None
+
+
+def test_directions_that_differ_by_noise_are_symmetric() -> None:
+    measured = table({(0, 2): 5000, (2, 0): 6000}, {})
+
+    def known_to(half: int) -> LinkTable:
+        links = (
+            msgspec.structs.replace(
+                x, latency=Spread(median=x.latency_ns, low=x.latency_ns - half, high=x.latency_ns + half, samples=9)
+            )
+            for x in measured.links
+        )
+        return msgspec.structs.replace(measured, links=tuple(links))
+
+    assert [x.symmetric for x in site_links(known_to(600))] == [True, True]  # 4400 to 5600 and 5400 to 6600
+    assert [x.symmetric for x in site_links(known_to(400))] == [False, False]  # to 5400, from 5600

@@ -6,7 +6,7 @@ import numpy as np
 
 from crosspipe.problem import LinkTable
 from crosspipe.profile.link_table import build_table, describe
-from crosspipe.profile.pingpong import Rule
+from crosspipe.profile.pingpong import Rule, Skipped
 from crosspipe.profile.places import Place
 
 SIZES = (1, 1024, 1048576)
@@ -57,6 +57,28 @@ def test_spoilt_samples_are_said_and_left_out_of_the_fit() -> None:
     said = {found.name: found.detail for found in table.findings}
     assert list(said) == ["nan_samples", "negative_samples", "missing_samples"]
     assert "rank 3 to peer 2, 1024 bytes over mpi" in said["missing_samples"]
+
+
+def test_spoilt_windows_are_said_too() -> None:
+    took = np.array([np.nan, 9e6, 0.0])
+    table = build_table(
+        samples(20_000, 0.5), {("one_way", "gloo", 0, 2, 65536, 64): took}, places=PLACES, transports=("mpi", "gloo"),
+        sizes_bytes=SIZES, environ={}, environment={},
+    )  # fmt: skip
+    said = {found.name: found.detail for found in table.findings}
+    assert list(said) == ["nan_samples", "negative_samples"]
+    assert said["nan_samples"] == "1 of 3 from rank 0 to peer 2, 65536 bytes over gloo (one_way windows of 64)"
+
+
+def test_sizes_that_were_skipped_are_not_missing() -> None:
+    times = samples(20_000, 0.5)
+    del times["gloo", 0, 2, 1048576]
+    table = build_table(
+        times, places=PLACES, transports=("mpi", "gloo"), sizes_bytes=SIZES, environ={}, environment={},
+        skipped=[Skipped("ping_pong", "gloo", 0, 2, 1048576)],
+    )  # fmt: skip
+    assert [found.name for found in table.findings] == ["sizes_skipped"]
+    assert table.between(0, 2).sizes_bytes == (1, 1024)
 
 
 def test_the_record_says_how_many_sizes_settled_and_over_what_media() -> None:

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from crosspipe.errors import FieldError
-from crosspipe.profile.places import check_world, here, transport_environment
+from crosspipe.profile.places import Place, check_world, here, medium, transport_environment
 
 MPICH = "MPICH Version: 5.0.2"
 
@@ -54,3 +54,13 @@ def test_where_this_process_sits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_what_steers_transports_is_recorded() -> None:
     environ = {"UCX_TLS": "tcp", "HOME": "/root", "FI_PROVIDER": "cxi", "SECRET": "x"}
     assert transport_environment(environ) == {"FI_PROVIDER": "cxi", "UCX_TLS": "tcp"}
+
+
+def test_nccl_inside_a_machine_is_no_loopback() -> None:
+    one, other, far = (
+        Place(rank=r, site=0, node="a", host="a", machine=machine, network="n", cores=(0,))
+        for r, machine in enumerate(("m", "m", "far"))
+    )
+    assert medium("nccl", one, other, {}) == "shared memory"
+    assert medium("gloo", one, other, {}) == "loopback"
+    assert medium("nccl", one, far, {}) == "network"
