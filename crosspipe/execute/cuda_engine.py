@@ -87,17 +87,19 @@ class CudaEngine:
             "gathered": self._gathered,
             "reduce": self._start_beside,
         }
+        self._slots: list[Tensor] = []
         self.adopt(plan)
 
     def adopt(self, plan: RankPlan) -> None:
         """Executes `plan` from the next iteration on: allocates its buffers and the places for its notes."""
-        shape, dtype, expected = self.message_format.shape, self.message_format.dtype, self.message_format.size_bytes
+        expected = self.message_format.size_bytes
         for slot, size in enumerate(plan.slot_bytes):
             if size != expected:
                 raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
+        self.reserve(plan)
         self.plan = plan
+        del self._slots[len(plan.slot_bytes) :]
         where = self.device.device
-        self._slots = [torch.empty(shape, dtype=getattr(torch, dtype), device=where) for _ in plan.slot_bytes]
 
         def integers(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int64, device=where)
@@ -115,6 +117,12 @@ class CudaEngine:
         self._wires = {wire: integers(1) for wire in self.problem.wires}  # when each is free
         # a message on a hop without a wire has a cell of its own: such messages leave on several streams at once
         self._unshared = integers(len(sends), 1)
+
+    def reserve(self, plan: RankPlan) -> None:
+        """See `crosspipe.execute.engine.Engine.reserve`."""
+        shape, dtype = self.message_format.shape, getattr(torch, self.message_format.dtype)
+        for _ in range(len(self._slots), len(plan.slot_bytes)):
+            self._slots.append(torch.empty(shape, dtype=dtype, device=self.device.device))
 
     def keep_time(self, clock: Clock) -> None:
         """From the next iteration on by this estimate of the common clock, by which the device is set now and then."""

@@ -111,14 +111,19 @@ class Engine:
         Buffers are kept, and grown or shrunk to what the plan asks. Raises FieldError if it was lowered for messages of
         another size.
         """
-        shape, dtype, expected = msgspec.structs.astuple(self.message_format)
+        expected = self.message_format.size_bytes
         for slot, size in enumerate(plan.slot_bytes):
             if size != expected:
                 raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
+        self.reserve(plan)
         self.plan = plan
         del self._slots[len(plan.slot_bytes) :]
-        missing = len(plan.slot_bytes) - len(self._slots)
-        self._slots += [torch.empty(shape, dtype=getattr(torch, dtype)) for _ in range(missing)]
+
+    def reserve(self, plan: RankPlan) -> None:
+        """Allocates the buffers that `plan` needs beyond those of the running one; `adopt` frees what is too much."""
+        shape, dtype, _ = msgspec.structs.astuple(self.message_format)
+        for _ in range(len(self._slots), len(plan.slot_bytes)):
+            self._slots.append(torch.empty(shape, dtype=getattr(torch, dtype)))
 
     def keep_time(self, clock: Clock) -> None:
         """From the next iteration on by this estimate of the common clock."""
@@ -284,7 +289,7 @@ def named(where: Callable[[], str]) -> Iterator[None]:
     except PeerLost as error:
         raise PeerLost(error.peer, f"{where()}: {error}") from error
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         words = (str(error).strip() or "MemoryError").splitlines()[0]
         raise CrosspipeError(f"out of memory at {where()}: {words}") from error
@@ -301,6 +306,6 @@ def check_finite(index: int, **values: Sequence[float]) -> None:
                 )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """torch says it on a CPU by a plain RuntimeError."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -15,7 +15,7 @@ import msgspec
 
 from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.execute.deadlock import check_rendezvous
-from crosspipe.execute.engine import Engine
+from crosspipe.execute.engine import Engine, is_out_of_memory
 from crosspipe.execute.plan import Plan, RankPlan
 from crosspipe.problem import Problem
 from crosspipe.schedule import Schedule, check
@@ -25,7 +25,7 @@ Source = Callable[[int], Plan | None]  # the iteration to come -> the plan to ex
 
 
 class Swapper:
-    """Offers, votes and swaps for one rank. `source` is asked on rank 0 only; `adopted` hears of every plan taken.
+    """Offers, votes and swaps for one rank. `source` is asked on stage 0 only; `adopted` hears of every plan taken.
 
     `plan` is the one that runs. `swaps` lists every offer with its outcome, the same on every rank.
     """
@@ -72,6 +72,8 @@ class Swapper:
             self.plan = offered
             self.engine.adopt(offered.ranks[rank])
             self._adopted(offered.ranks[rank])
+        else:
+            self.engine.adopt(self.engine.plan)  # gives back what was reserved
 
     def _objection(self, plan: Plan) -> str:
         """Why this rank cannot execute `plan`; empty if it can."""
@@ -94,6 +96,12 @@ class Swapper:
         need, limit = peak_bytes(engine.problem, own), engine.problem.activation_limit_bytes[rank]
         if limit is not None and need > limit:
             return f"its activations take {need} bytes on stage {rank}, the limit is {limit}"
+        try:
+            engine.reserve(own)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return f"there is no memory for its {len(own.slot_bytes)} receive buffers"
         return ""
 
 

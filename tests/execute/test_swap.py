@@ -8,7 +8,7 @@ from inprocess_ranks import FORMAT, execute
 from orders import schedule_of
 
 from crosspipe.errors import ArtifactError
-from crosspipe.execute.engine import Settings
+from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.lowering import lower
 from crosspipe.execute.plan import Action, Plan
 from crosspipe.execute.replicas import PlainStep
@@ -83,6 +83,31 @@ def test_what_does_not_fit_one_rank_is_refused_by_all_and_training_goes_on():
     assert refused.refused == (
         f"rank 0: its activations take {4 * MICROBATCH_UNITS} bytes on stage 0, the limit is {2 * MICROBATCH_UNITS}"
     )
+
+
+def test_memory_that_one_rank_does_not_have_refuses_the_plan_for_all(monkeypatch):
+    problem = problem_of()
+    running, offered = plan_of(problem, "1f1b"), plan_of(problem, "gpipe")
+    # three buffers more on each rank than the running plan's
+    ranks = (msgspec.structs.replace(r, slot_bytes=r.slot_bytes + (FORMAT.size_bytes,) * 3) for r in offered.ranks)
+    offered = msgspec.structs.replace(offered, ranks=tuple(ranks))
+    reserve, engines = Engine.reserve, {}
+
+    def full(engine, plan):
+        engines[plan.rank] = engine
+        if plan.rank == 1 and plan is not running.ranks[1]:
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 2 bytes"
+            )
+        reserve(engine, plan)
+
+    monkeypatch.setattr(Engine, "reserve", full)
+    _, _, orders, outcomes = train(problem, running, {1: offered}, 3)
+    assert orders == [solve(problem, "1f1b").orders[1]] * 3
+    assert outcomes[0] == outcomes[1]
+    (refused,) = outcomes[0]
+    assert refused.refused == f"rank 1: there is no memory for its {len(offered.ranks[1].slot_bytes)} receive buffers"
+    assert [len(engines[r]._slots) for r in (0, 1)] == [len(rank.slot_bytes) for rank in running.ranks]
 
 
 def without_last(plan: Plan) -> Plan:
