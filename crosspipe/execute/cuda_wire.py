@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from crosspipe.errors import FieldError
+from crosspipe.execute.transport import Header
 
-HEADER = 5  # number, ready, start, served, not before: the fields of crosspipe.execute.transport.Header
+HEADER = len(Header._fields)  # number, ready, start, served, not before
 ARRIVAL = 2 + HEADER  # received, resumed, and the header as it came but for its last field: when it counted
 
 # 64-bit constants come in a tensor: the launcher passes Python integers as 32 bits. `delay` is (number, serialisation,
@@ -111,13 +112,6 @@ class DeviceClock:
             best = found if best is None else min(best, found)
         assert best is not None
         return best[1], best[0]
-
-
-def check_device() -> torch.device:
-    """The current CUDA device; FieldError in one line where there is none."""
-    if not torch.cuda.is_available():
-        raise FieldError("device", "cuda", "there is no CUDA device here", "run it where a GPU is, or use cpu")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def delay_errors(clock: DeviceClock, delay_ns: int, repetitions: int) -> list[int]:

@@ -53,8 +53,6 @@ class GlooTransport:
     bounds the meeting there and, until it is changed, every wait; after a wait that took longer the group is unusable.
     """
 
-    name = "gloo"
-
     def __init__(self, rank: int, size: int, *, rendezvous: str, timeout_s: float) -> None:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         try:

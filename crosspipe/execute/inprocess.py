@@ -67,8 +67,6 @@ class _Receipt:
 class InProcessTransport:
     """One thread's end; see `crosspipe.execute.transport.Transport`."""
 
-    name = "in-process"
-
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.timeout_s = hub, rank, hub.size, hub.timeout_s
         self._round = 0

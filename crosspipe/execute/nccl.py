@@ -25,8 +25,6 @@ class NcclChannels:
     watchdog: after it the process of a rank whose peer is gone ends.
     """
 
-    name = "nccl"
-
     def __init__(self, *, first: int, timeout_s: float) -> None:
         check_nccl()
         self._first, self._rank = first, dist.get_rank()

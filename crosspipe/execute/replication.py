@@ -47,7 +47,7 @@ class Pipeline:
     def __init__(self, transport: Transport, stages: int) -> None:
         replica, self.rank = divmod(transport.rank, stages)
         self._transport, self._first = transport, replica * stages
-        self.size, self.name = stages, transport.name
+        self.size = stages
 
     @property
     def timeout_s(self) -> float:

@@ -46,7 +46,7 @@ class Training:
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.session, self.problem, self._batches = session, problem, batches
+        self.session, self.problem, self.batches = session, problem, batches
         self.replica, self.stage = divmod(rank, problem.stages)
         modules = [
             build_stage(
@@ -77,7 +77,7 @@ class Training:
 
     def batch(self, iteration: int, microbatch: int) -> tuple[Tensor, Tensor]:
         """This replica's microbatch: the replicas take the iteration's microbatches in turns of a whole pipeline."""
-        return self._batches(iteration, self.replica * self.problem.microbatches + microbatch)
+        return self.batches(iteration, self.replica * self.problem.microbatches + microbatch)
 
     def describe(self, *, resumed_after: int) -> dict[str, str]:
         """What a record says of it, where it is not the plain case."""
@@ -117,7 +117,7 @@ class Checkpoints:
             replicas=session.replicas,
             zero1=uses_zero1(problem),
             seed=session.run.seed,
-            data=training._batches.digest(),
+            data=training.batches.digest(),
             schedule=order_digest(schedule),
             problem=problem.digest(),
         )

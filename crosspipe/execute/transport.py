@@ -1,23 +1,20 @@
 """What the engine asks of a transport: post a receive, send, wait, and tell all ranks a few bytes.
 
 A channel is a pair (source rank, target rank); its messages arrive in the order they were sent, each with a small
-header. `GlooTransport` lives in `crosspipe.execute.gloo`, threads in one process in `crosspipe.execute.inprocess`. The
-interface assumes no tags and no matching by size, so that NCCL fits it.
+header. `GlooTransport` lives in `crosspipe.execute.gloo`, threads in one process in `crosspipe.execute.inprocess`. Runs
+on GPUs use it for words only: their tensors go over `crosspipe.execute.nccl`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
 from torch import Tensor
 
-from crosspipe.errors import FieldError, UsageError
+from crosspipe.errors import FieldError
 from crosspipe.execute.plan import Format, RankPlan
 from crosspipe.schedule.order import Message
-
-TRANSPORTS = ("gloo", "nccl")
 
 
 class Header(NamedTuple):
@@ -47,7 +44,6 @@ class Transport(Protocol):
     `timeout_s` bounds every wait from now on; it may be changed, by all ranks at the same place.
     """
 
-    name: str
     rank: int
     size: int
     timeout_s: float
@@ -89,7 +85,7 @@ def compare_channels(transport: Transport, plan: RankPlan, message_format: Forma
     )
     ends = [msgspec.json.decode(raw, type=_Ends) for raw in transport.allgather(msgspec.json.encode(mine))]
     for rank, end in enumerate(ends):
-        for peer in {*end.sends, *ends_towards(ends, rank)}:
+        for peer in {*end.sends, *_ends_towards(ends, rank)}:
             there = ends[int(peer)]
             sent, received = end.sends.get(peer, ()), there.receives.get(str(rank), ())
             what = f"channel {rank}->{peer}"
@@ -110,23 +106,6 @@ def compare_channels(transport: Transport, plan: RankPlan, message_format: Forma
             )
 
 
-def ends_towards(ends: list[_Ends], rank: int) -> set[str]:
+def _ends_towards(ends: list[_Ends], rank: int) -> set[str]:
     """Ranks that post receives from `rank`."""
     return {str(peer) for peer, end in enumerate(ends) if str(rank) in end.receives}
-
-
-def open_transport(name: str, rank: int, size: int, *, rendezvous: str, timeout_s: float) -> Transport:
-    """The transport called `name`, connected; UsageError lists the valid names."""
-    openers: dict[str, Callable[..., Transport]] = {
-        "gloo": _open_gloo,
-        "nccl": _open_gloo,  # for words; tensors on GPUs go over crosspipe.execute.nccl beside it
-    }
-    if name not in openers:
-        raise UsageError("run.transport", name, "no such transport", f"use one of {', '.join(TRANSPORTS)}")
-    return openers[name](rank, size, rendezvous=rendezvous, timeout_s=timeout_s)
-
-
-def _open_gloo(rank: int, size: int, *, rendezvous: str, timeout_s: float) -> Transport:
-    from crosspipe.execute.gloo import GlooTransport
-
-    return GlooTransport(rank, size, rendezvous=rendezvous, timeout_s=timeout_s)

@@ -31,6 +31,7 @@ from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
 from crosspipe.execute.environment import describe
 from crosspipe.execute.failure import PeerLost, log_file, position_file, report_failures
+from crosspipe.execute.gloo import GlooTransport
 from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.loop import run_iterations
 from crosspipe.execute.lowering import lower_point
@@ -45,7 +46,7 @@ from crosspipe.execute.spec import PARENT, Point, Session
 from crosspipe.execute.swap import Swapper, WatchedFile
 from crosspipe.execute.trace import Trace
 from crosspipe.execute.training import Checkpoints, Training
-from crosspipe.execute.transport import Transport, compare_channels, open_transport
+from crosspipe.execute.transport import Transport, compare_channels
 from crosspipe.execute.variation import Bandwidth, Jitter, read_bandwidth
 from crosspipe.model import build_stage, token_loss
 from crosspipe.problem import Problem
@@ -79,9 +80,8 @@ def main(arguments: Sequence[str]) -> None:
     position = PositionWriter(position_file(directory, rank))
     _quiet_interpreter()
     position.say("waiting for the other ranks")
-    transport = open_transport(
-        session.run.transport, rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s
-    )
+    # for words also where tensors go over NCCL
+    transport = GlooTransport(rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s)
     batches = Batches(
         read_corpus(session.run.data),
         size=session.model.microbatch_size,
@@ -214,6 +214,7 @@ class _Member:
             checkpoints.save(first + len(traces))
         log.close()
         self.position.say("collecting what the ranks measured")
+        self.transport.timeout_s = run.startup_timeout_s  # much of it, after a long run
         mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=max(errors, default=None))
         rows = self.transport.allgather(msgspec.json.encode(mine))
         ranks = self._ranks(problem, common.clock)

@@ -68,9 +68,7 @@ def checkpoints(directory, transport, **more) -> Checkpoints:
     point = Point(label="delay=[1,0] 1f1b", problem="", schedule="", out="")
     session = Session(model=IDENTITY.model, layers=((2,),), points=(point,), run=run, directory="")
     problem = Problem.uniform(stages=1, microbatches=1, forward_ms=1, input_grad_ms=1, weight_grad_ms=1)
-    training = SimpleNamespace(
-        session=session, problem=problem, step=step, _batches=SimpleNamespace(digest=lambda: "d")
-    )
+    training = SimpleNamespace(session=session, problem=problem, step=step, batches=SimpleNamespace(digest=lambda: "d"))
     schedule = Schedule(name="1f1b", traversal="ud", stages=1, chunks=1, microbatches=1, orders=((),))
     return Checkpoints(training, point, schedule, transport, **more)
 

@@ -16,6 +16,7 @@ from torch import nn
 from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.engine import Settings
 from crosspipe.execute.lowering import lower
+from crosspipe.execute.recording import iteration as recorded
 from crosspipe.problem import Hop, Problem
 from crosspipe.schedule import Block, Message, simulate
 from crosspipe.solver import solve
@@ -206,3 +207,16 @@ def test_receives_posted_at_use_cost_the_way_that_early_ones_hide():
     assert f1.posted_ns > f1.ready_ns
     assert f1.arrival_ns == f1.posted_ns + 20_000_000
     assert traces[0].blocks_end_ns - traces[0].begin_ns >= 240_000_000
+
+
+@pytest.mark.serial
+def test_an_iteration_takes_what_was_predicted_and_not_much_more():
+    problem = Problem.uniform(
+        stages=4, microbatches=4, sites=2, forward_ms=20, input_grad_ms=20, weight_grad_ms=20, latency_ms=20
+    )
+    plan = lower(problem, solve(problem, "1f1b"), message_bytes=FORMAT.size_bytes)
+    runs = execute(problem, plan, Settings(), iterations=4)[0]
+    done = [recorded(problem, row, plan.predicted_makespan_ns, warmup=False) for row in runs]
+    for name in ("makespan_ns", "raw_makespan_ns", "resimulated_makespan_ns"):  # the best of four: machines are busy
+        ratios = [getattr(i, name) / plan.predicted_makespan_ns for i in done]
+        assert 0.99 < min(ratios) < 1.25, (name, ratios)

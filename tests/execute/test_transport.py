@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from inprocess_ranks import run_ranks
 
-from crosspipe.errors import FieldError, UsageError
+from crosspipe.errors import FieldError
 from crosspipe.execute.failure import PeerLost, first_sentence
 from crosspipe.execute.gloo import _Sender
 from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.plan import Action, Format, RankPlan
-from crosspipe.execute.transport import Header, compare_channels, open_transport
+from crosspipe.execute.transport import Header, compare_channels
 from crosspipe.schedule import Message
 
 F0, F1 = Message("F", 0, 0), Message("F", 0, 1)
@@ -140,8 +140,3 @@ def test_a_group_is_given_longer_to_open_than_to_wait(monkeypatch):
 
 def test_an_error_without_words_has_its_name():
     assert first_sentence(RuntimeError("")) == "RuntimeError"
-
-
-def test_an_unknown_transport_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"run\.transport = 'tcp': no such transport; use one of gloo"):
-        open_transport("tcp", 0, 1, rendezvous="env://", timeout_s=1)
