@@ -35,7 +35,9 @@ def main() -> None:
                 "schedule": row["schedule"],
                 "makespan in T_F": timeline.makespan_ns / reference,
                 "site crossings on the critical path": len(crossing),
-                "of the makespan_percent": 100 * sum(s.end_ns - s.start_ns for s in crossing) / timeline.makespan_ns,
+                "makespan spent in crossings_percent": 100
+                * sum(s.end_ns - s.start_ns for s in crossing)
+                / timeline.makespan_ns,
                 "mean bubble_percent": 100 * row["predicted_bubble_ratio"],
                 "gap_percent": row["gap_percent"],
             }

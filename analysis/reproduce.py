@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -43,6 +44,7 @@ def reproduce(name: str, work: Path, out: Path) -> float:
     ended = subprocess.run(run, check=False).returncode
     if ended not in (0, 1):  # 1: a schedule does not fit the memory of some case, which is a result too
         raise SystemExit(f"experiment={name} ended with {ended}")
+    shutil.rmtree(out / name, ignore_errors=True)  # a figure that is no longer made is no result
     subprocess.run([sys.executable, str(HERE / f"{name}.py"), str(campaign), "-o", str(out / name)], check=True)
     return time.monotonic() - started
 
@@ -71,8 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, default=HERE.parent / "docs" / "results")
     parser.add_argument("--work", type=Path, default=HERE.parent / "build" / "reproduce", help="campaigns and store")
+    parser.add_argument("--keep", action="store_true", help="go on with the campaigns and the store of an earlier call")
     parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS), metavar="NAME")
     told = parser.parse_args()
+    if not told.keep:
+        for made in ("store", *told.only):
+            shutil.rmtree(told.work / made, ignore_errors=True)
     for name in told.only:
         print(f"{name}: {reproduce(name, told.work.resolve(), told.out):.0f} s", flush=True)
     (told.out / "README.md").write_text(page(told.out), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Windows of messages in flight: which to measure, and the rates they show, one way, both ways, and pairs together.
 
 A window of W messages of s bytes, acknowledged by a byte, takes one empty round trip and W*s bytes of the wire. So a
-direction's rate is W*s over what the window took less the round trip of the smallest ping-pong, however long the link
+direction's rate is W*s over what the window took less an empty round trip, however long the link
 is (after LogGP's G; Alexandrov et al. 1995, Kielmann et al. 2000). It is stated only where the bytes took the longer
 part: below that, it would be the difference of two numbers that are nearly the same.
 """
@@ -66,14 +66,14 @@ def rate(took_ns: NDArray, window_bytes: int, round_trip_ns: float) -> Spread | 
 
 
 def with_streams(links: Sequence[Link], windows: Windows) -> tuple[Link, ...]:
-    """The links with what their windows show. The empty round trip is twice the median of the smallest ping-pong."""
+    """The links with what their windows show. The empty round trip is twice `value_at(0)`."""
     found: dict[tuple[str, int, int], list[Stream]] = {}
     by_pair = {(link.transport, link.source, link.target): link for link in links}
     for (pattern, transport, source, target, size, window), took in windows.items():
         link = by_pair.get((transport, source, target))
         if pattern == TOGETHER or link is None:
             continue
-        if seen := rate(took, window * size, 2 * link.medians_ns[0]):
+        if seen := rate(took, window * size, 2 * link.value_at(0)[0]):
             stream = Stream(pattern=pattern, size_bytes=size, window=window, bytes_per_s=seen)
             found.setdefault((transport, source, target), []).append(stream)
     return tuple(
@@ -92,7 +92,7 @@ def contention(
         for stream in link.streams
         if stream.pattern == ONE_WAY
     }
-    empty = {(link.transport, link.source, link.target): 2 * link.medians_ns[0] for link in links}
+    empty = {(link.transport, link.source, link.target): 2 * link.value_at(0)[0] for link in links}
     together: dict[tuple[str, int, int], dict[tuple[int, int], Spread]] = {}
     for (pattern, transport, source, target, size, window), took in windows.items():
         if pattern == TOGETHER and (transport, source, target, size) in alone:

@@ -7,6 +7,7 @@ with those a reader needs. A figure becomes PDF, SVG and PNG.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,10 @@ def latex(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
 
 
 def _words(column: str) -> str:
-    """A column's name for readers: `gap_percent` is "gap %", `latency_ms` is "latency ms"."""
-    return column.replace("_percent", " %").replace("_", " ")
+    """A column's name for readers: `gap_percent` is "gap %", `latency_ms` is "latency ms"; T_F and its like stay."""
+    parts = re.split(r"(?<![A-Za-z])(T_(?:F|lat|bw))(?![A-Za-z])", column)
+    parts[::2] = [part.replace("_percent", " %").replace("_", " ") for part in parts[::2]]
+    return "".join(parts)
 
 
 def _cell(value: Any) -> str:

@@ -182,10 +182,12 @@
       this.select({ panel: lane.panel, stage: lane.stage, index: Math.max(0, Math.min(lane.row.length - 1, index)) });
     }
 
-    select(place) {
+    select(place, follow = true) {
+      const before = this.block();
       this.selected = place;
       const block = this.block();
-      if (block && (block.start < this.from || block.end > this.to)) {
+      if (!follow && block === before) return;
+      if (follow && block && (block.start < this.from || block.end > this.to)) {
         const span = this.to - this.from, middle = (block.start + block.end) / 2;
         this.show(middle - span / 2, middle + span / 2);
       } else this.draw();
@@ -222,7 +224,7 @@
         if (y < lane.top || y > lane.top + this.pitch) continue;
         const index = last(lane.panel.rows[lane.stage], now, (block) => block.start);
         const block = lane.panel.rows[lane.stage][index];
-        if (block && now <= block.end) this.select({ panel: lane.panel, stage: lane.stage, index });
+        if (block && now <= block.end) this.select({ panel: lane.panel, stage: lane.stage, index }, false);
         return;
       }
     }

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 MISSING = "–"
+NOTHING = 1e-9  # what is smaller is a rounding error, and zero
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """About four significant digits, never an exponent; a dash where there is no value."""
+    """About four significant digits (three of a small value), never an exponent; a dash where there is no value."""
     if value is None:
         return MISSING
-    if value == 0:
+    if abs(value) < NOTHING:
         return f"0 {unit}".rstrip()
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
+    if abs(value) < 0.01:
+        digits = 2 - math.floor(math.log10(abs(value)))
     return f"{value:.{digits}f} {unit}".rstrip()
 
 
@@ -29,7 +34,7 @@ def gap(value: float | None) -> str:
     """A gap to the lower bound in percent; "optimal", said only where it is exactly zero."""
     if value is None:
         return MISSING
-    if value == 0:
+    if abs(value) < NOTHING:
         return "optimal"
     return f"{value:.2f} %" if value >= 0.01 else "< 0.01 %"
 

@@ -1,5 +1,6 @@
 """Windows of messages in flight: rates worked by hand, on links whose alpha, beta and sharing are known."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -49,6 +50,14 @@ def test_windows_hold_four_mib_or_two_messages_or_sixty_four() -> None:
     assert [window_of(size) for size in (1, 65536, 262144, 4 * MIB, 64 * MIB)] == [64, 64, 16, 2, 2]
     assert stream_sizes((1, 4096, 16384, MIB)) == (16384, MIB)
     assert stream_sizes((1, 8)) == (8,)
+
+
+@pytest.mark.parametrize("smallest", [1, 65536])
+def test_the_bytes_of_the_smallest_ping_pong_are_no_empty_trip(smallest: int) -> None:
+    times = tuple(ALPHA_NS + round(BETA * size) for size in (smallest, MIB))
+    known = msgspec.structs.replace(link(0, 2), sizes_bytes=(smallest, MIB), medians_ns=times)
+    (streaming,) = with_streams([known], {("one_way", "gloo", 0, 2, MIB, 8): took(8, MIB)})
+    assert streaming.streams[0].bytes_per_s.median == pytest.approx(1e8, rel=1e-6)
 
 
 def test_both_ways_is_measured_once_a_pair() -> None:

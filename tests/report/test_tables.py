@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from crosspipe.report.export import latex, markdown
 from crosspipe.report.results import load_results
 from crosspipe.report.tables import SummaryTable, summary_table
 from crosspipe.report.wording import duration, gap, interval, number, percent, size
@@ -73,9 +74,20 @@ def test_markdown_is_a_table(table: SummaryTable) -> None:
 
 
 def test_numbers_read_well() -> None:
+    assert [number(x) for x in (0.0, 1.1e-14, 0.0004, -0.00123456)] == ["0", "0", "0.000400", "-0.00123"]
     assert [number(x) for x in (0.1234, 12.345, 123.45, 12345.6, None)] == ["0.123", "12.35", "123.5", "12346", "–"]
     assert percent(-3.14159) == "−3.14 %"
     assert (gap(0.0), gap(1e-5), gap(2.0), gap(None)) == ("optimal", "< 0.01 %", "2.00 %", "–")
     assert interval(1.0, None, None) == "1.000"
     assert (size(512), size(1536), size(3 * 2**30)) == ("512 B", "1.500 KiB", "3.000 GiB")
     assert (duration(950), duration(1.5e6), duration(2e9)) == ("950.0 ns", "1.500 ms", "2.000 s")
+
+
+def test_column_names_keep_the_symbols_of_the_paper() -> None:
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame(
+        {"makespan in T_F": [1.5], "T_lat/T_F, T_bw/T_F": ["1, 2"], "best_static": ["a"], "gap_percent": [0.5]}
+    )
+    heads = markdown(frame, "caption").splitlines()[2]
+    assert heads == "| makespan in T_F | T_lat/T_F, T_bw/T_F | best static | gap % |"
+    assert r"makespan in T\_F" in latex(frame, "caption")
