@@ -24,6 +24,7 @@ from crosspipe.campaign.processes import tail
 from crosspipe.campaign.slurm.journal import submissions
 from crosspipe.campaign.slurm.queue import Queue, SlurmError
 from crosspipe.campaign.slurm.standing import Standing, cancel_jobs, standings
+from crosspipe.errors import CrosspipeError
 from crosspipe.report.artifacts import load_campaign
 from crosspipe.store import Store
 from crosspipe.store.campaign_file import Outcome
@@ -86,7 +87,7 @@ def campaign_status(directory: Path) -> Status:
             wanted[stage].setdefault(key, []).append(point.name)
     submitted, unheard = _submitted(directory, store)
     by_reference = {reference: found for found in submitted.values() for reference in found.references}
-    jobs = [job for job in outcomes.read_jobs(directory) if _works(job, submitted)]
+    jobs = [job for job in outcomes.read_jobs(directory) if _works(directory, job, submitted)]
     stages, troubles = [], []
     for stage, artifacts in wanted.items():
         counts = dict.fromkeys(("done", "running", "waiting", "failed", "blocked"), 0)
@@ -125,10 +126,15 @@ def _submitted(directory: Path, store: Store) -> tuple[dict[str, Standing], str]
         return {}, str(error)
 
 
-def _works(job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> bool:
+def _works(directory: Path, job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> bool:
     if job.process.job is None:
-        return holder_lives(job.process)
+        return holder_lives(job.process, _silent_s(directory))
     return job.task in submitted and submitted[job.task].state.phase == "running"
+
+
+def _silent_s(directory: Path) -> float:
+    """For how long no job of the campaign has begun or said anything: all that is seen of processes elsewhere."""
+    return time.time() - max((path.stat().st_mtime for path in (directory / "jobs").iterdir()), default=0.0)
 
 
 def _now(directory: Path, job: outcomes.JobRecord, submitted: Mapping[str, Standing]) -> str:
@@ -178,7 +184,8 @@ def _of_job(store: Store, reference: str, submitted: Standing) -> tuple[str, Out
 def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
     """Ends the driver, every job of this machine and every Slurm job of the campaign; returns how many were ended.
 
-    What is done stays; what was being made is released and made again by the next start.
+    What is done stays; what was being made is released and made again by the next start. Raises CrosspipeError where
+    there is nothing of it here, and processes of another machine may still work on it.
     """
     load_campaign(directory)
     cancelled = cancel_jobs(directory, Queue()) if submissions(directory) else 0
@@ -188,6 +195,8 @@ def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
         if job.process.job is None and job.process.host == socket.gethostname()
     ]
     living = [process for process in here if holder_lives(process)]
+    if not living and not cancelled:
+        _nothing_elsewhere(directory)
     for process in living:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
@@ -197,6 +206,14 @@ def cancel_campaign(directory: Path, *, grace_s: float = 10.0) -> int:
     for process in living:
         _kill(process)
     return cancelled + len(living)
+
+
+def _nothing_elsewhere(directory: Path) -> None:
+    found = [job.process for job in outcomes.read_jobs(directory) if _works(directory, job, {})]
+    hosts = sorted({process.host for process in found if process.job is None})
+    if hosts and not campaign_status(directory).complete:
+        where = ", ".join(hosts)
+        raise CrosspipeError(f"{directory}: what works on it is on {where}: cancel it there, or the Slurm job it is in")
 
 
 def _kill(process: Claim) -> None:

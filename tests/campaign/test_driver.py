@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ from rich.console import Console
 
 from crosspipe.campaign.driver import Summary, first_numbers, plan_campaign, run_campaign
 from crosspipe.campaign.launch import launch
-from crosspipe.campaign.status import campaign_status
-from crosspipe.errors import UsageError
+from crosspipe.campaign.status import campaign_status, cancel_campaign
+from crosspipe.errors import CrosspipeError, UsageError
+from crosspipe.report.artifacts import load_campaign
 
 
 class Deaf:
@@ -170,3 +174,21 @@ def test_a_folder_with_another_campaign_or_a_persons_own_files_is_not_trampled_o
     (tmp_path / "c" / "tasks" / "my-notes.json").write_text("mine")
     carry_out(points(until="solve"), tmp_path / "c")  # the same, and more
     assert first_numbers(tmp_path / "c") == {"blocks": 1, "links": 1, "solve": 2}
+
+
+def test_a_driver_on_another_machine_counts_while_its_jobs_say_something_and_is_not_said_to_be_ended(
+    points: Callable[..., Any], orders: Path, tmp_path: Path
+) -> None:
+    carry_out(points(until="solve")[:2], tmp_path / "c")
+    (tmp_path / "c" / "outcomes" / "solve").rename(tmp_path / "solve")  # as if they were yet to come
+    shutil.rmtree(Path(load_campaign(tmp_path / "c").store) / "solve")
+    for path in (tmp_path / "c" / "jobs").glob("*.json"):
+        path.write_text(path.read_text().replace('"host": "', '"host": "node-of-an-allocation-'))
+    assert not campaign_status(tmp_path / "c").finished
+    with pytest.raises(CrosspipeError, match=r"what works on it is on node-of-an-allocation-.*: cancel it there"):
+        cancel_campaign(tmp_path / "c")
+    long_ago = time.time() - 3600
+    for path in (tmp_path / "c" / "jobs").iterdir():
+        os.utime(path, (long_ago, long_ago))
+    assert campaign_status(tmp_path / "c").finished
+    assert cancel_campaign(tmp_path / "c") == 0

@@ -27,7 +27,7 @@ class Array(NamedTuple):
 def arrays(tasks: Sequence[Task], largest: int) -> tuple[Array, ...]:
     """`tasks` as arrays of at most `largest`, in an order in which each comes after those it waits for.
 
-    A bound on the jobs at once (`at_once`) is shared out where an array must be split.
+    A bound on the jobs at once (`at_once`) is shared out where an array must be split; parts beyond it wait for others.
     """
     groups: dict[bytes, list[Task]] = {}
     for task in tasks:
@@ -38,10 +38,13 @@ def arrays(tasks: Sequence[Task], largest: int) -> tuple[Array, ...]:
     for group in groups.values():
         resources = group[0].resources
         parts = [group[start : start + largest] for start in range(0, len(group), largest)]
-        if resources.at_once is not None and len(parts) > 1:
-            resources = msgspec.structs.replace(resources, at_once=max(1, resources.at_once // len(parts)))
-        for part in parts:
+        together = min(len(parts), resources.at_once or len(parts))
+        if resources.at_once is not None:
+            resources = msgspec.structs.replace(resources, at_once=resources.at_once // together)
+        first = len(found)
+        for number, part in enumerate(parts):
             after = {place[name] for task in part for name in task.after if name in place}
+            after |= {first + number - together} if number >= together else set()
             place |= {task.id: len(found) for task in part}
             found.append(Array(group[0].stage, tuple(part), resources, tuple(sorted(after))))
     return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -25,9 +26,11 @@ from crosspipe.campaign.slurm.script import command, parameters
 from crosspipe.campaign.slurm.standing import standings
 from crosspipe.campaign.tasks import BODIES, Task
 from crosspipe.errors import UsageError
-from crosspipe.store import Store, claims, load, my_claim, save
+from crosspipe.store import Claim, Store, claims, load, my_claim, save
+from crosspipe.store.claims import holder_lives
 
 _SETTLE_S = 5.0  # until what a killed submitter has handed to sbatch is in the queue
+_SBATCH_S = 120.0  # no sbatch takes longer
 Say = Callable[[str], None]
 
 
@@ -57,7 +60,7 @@ def submit_campaign(
     where sbatch refuses: what was submitted before stays, and the next call goes on from there.
     """
     largest = largest or largest_array()
-    with _only_submitter(directory, say):
+    with _only_submitter(directory, say) as at_work:
         queue = Queue()
         _recover(directory, say)
         in_flight, useless = _in_flight(directory, plan.store, queue)
@@ -77,25 +80,34 @@ def submit_campaign(
             after = [new[place].job or "" for place in array.after]
             after += [living[name] for task in array.tasks for name in task.after if name in living]
             say(f"submitting {array.stage}: {_count(len(array.tasks), 'job')}")
+            at_work()
             new.append(_submit(directory, array, list(dict.fromkeys(after))))
         return Submitted(tuple(new), in_flight)
 
 
 @contextlib.contextmanager
-def _only_submitter(directory: Path, say: Say) -> Iterator[None]:
-    """One process submits for a campaign at a time; another waits until that is through."""
+def _only_submitter(directory: Path, say: Say) -> Iterator[Callable[[], None]]:
+    """One process submits for a campaign at a time; another waits until that is through. Yields what says: I work."""
     place, mine = directory / journal.FOLDER, my_claim()
     place.mkdir(parents=True, exist_ok=True)
     told = False
-    while (holder := claims.take(place, mine)).token != mine.token:
+    while (holder := claims.take(place, mine, _submits)).token != mine.token:
         if not told:
             say(f"process {holder.pid} on {holder.host} is submitting for {directory}: waiting")
             told = True
         time.sleep(0.5)
     try:
-        yield
+        yield lambda: claims.touch(place, mine)
     finally:
-        claims.clear(place)
+        held = claims.current(place)
+        if held is not None and held.claim.token == mine.token:
+            claims.clear(place)
+
+
+def _submits(claim: Claim, silent_s: float) -> bool:
+    """Whether another submitter works: on another login node, if it has touched its claim before its latest sbatch."""
+    near = claim.host == socket.gethostname()
+    return holder_lives(claim, silent_s) and (near or silent_s < _SBATCH_S)
 
 
 def _submit(directory: Path, array: Array, after: Sequence[str]) -> Submission:

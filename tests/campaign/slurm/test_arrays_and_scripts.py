@@ -44,6 +44,15 @@ def test_other_resources_make_other_arrays_and_a_split_shares_its_throttle(
     few = points(cluster__executor="slurm", cluster__resources=resources, run__points_per_job=1)
     runs = [array for array in arrays(plan_tasks(plan_campaign(few), tmp_path), 2) if array.stage == "run"]
     assert [(len(array.tasks), array.resources.at_once) for array in runs] == [(2, 2), (2, 2)]
+    alone = [array for array in arrays(plan_tasks(plan_campaign(few), tmp_path), 1) if array.stage == "run"]
+    assert [(len(array.tasks), array.resources.at_once) for array in alone] == [(1, 1)] * 4
+    scarce = resources | {"run": {"minutes": 5, "at_once": 3}}
+    fewer = points(cluster__executor="slurm", cluster__resources=scarce, run__points_per_job=1)
+    found = arrays(plan_tasks(plan_campaign(fewer), tmp_path), 1)
+    runs = [number for number, array in enumerate(found) if array.stage == "run"]
+    assert [found[number].resources.at_once for number in runs] == [1] * 4
+    chained = [set(found[number].after) & set(runs) for number in runs]
+    assert chained == [set(), set(), set(), {runs[0]}]  # never four at once
     both = (*plan_tasks(plan_campaign(few), tmp_path), *plan_tasks(plan_campaign(points(
         cluster__executor="slurm", pipeline__sites=1)), tmp_path))  # fmt: skip
     assert {a.resources.nodes for a in arrays(both, 99) if a.stage == "run"} == {4}  # one rank a node, either way

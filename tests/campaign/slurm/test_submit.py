@@ -28,7 +28,7 @@ from crosspipe.campaign.slurm.submit import submit_campaign
 from crosspipe.campaign.status import campaign_status, cancel_campaign
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import UsageError
-from crosspipe.store import Store, load, my_claim
+from crosspipe.store import Store, claims, load, my_claim
 
 Points = Callable[..., Any]
 
@@ -316,3 +316,25 @@ def test_cancel_is_one_call_for_all(points: Points, slurm: Any, tmp_path: Path) 
 def test_the_stages_are_submitted_in_the_order_of_the_road(points: Points, slurm: Any, tmp_path: Path) -> None:
     submit(points(cluster__executor="slurm", until="profile"), tmp_path / "c")
     assert [Path(job["entry"]).stem[:-9] for job in slurm.jobs.values()] == ["000-links", "001-blocks"]
+
+
+def test_a_submitter_lost_with_its_login_node_is_waited_for_no_longer_than_an_sbatch_takes(
+    points: Points, slurm: Any, tmp_path: Path
+) -> None:
+    few = points(cluster__executor="slurm", until="profile")
+    place = tmp_path / "c" / "submissions"
+    place.mkdir(parents=True)
+    claims.take(place, msgspec.structs.replace(my_claim(), host="login2"))
+    minutes_ago = time.time() - 200
+    os.utime(place / "claim.json", (minutes_ago, minutes_ago))
+    assert len(submit(few, tmp_path / "c").new) == 2
+    assert list(place.glob("claim*.json")) == []
+
+
+def test_a_submitter_that_was_overtaken_leaves_the_others_claim(tmp_path: Path) -> None:
+    place, other = tmp_path / "submissions", msgspec.structs.replace(my_claim(), host="login2")
+    with submit_module._only_submitter(tmp_path, lambda text: None):
+        claims.take(place, other, lambda claim, silent_s: False)
+    held = claims.current(place)
+    assert held is not None
+    assert held.claim == other
