@@ -19,11 +19,6 @@ COMPARABLE = (
     "Both are simulated. Data parallelism across sites takes the best time on one site plus a ring all-reduce of all "
     "parameters in bf16, 2 alpha + 2 N beta, not overlapped, as the paper has it. Bandwidth is the site pair's."
 )
-CAUSES = (
-    "Where the wire binds, the 32 messages of all replicas alone give 3.05 (419 s over 137 s). No pipeline is so fast: "
-    "forwards come before the first message and backwards after the last, and the searched schedule is proven optimal. "
-    "The published 1.3 lies between static schedules and one made for the link; which it was is not stated."
-)
 
 
 def ratios(results: Results) -> pl.DataFrame:
@@ -37,6 +32,7 @@ def ratios(results: Results) -> pl.DataFrame:
         "schedule",
         "latency_ms",
         bandwidth_gb_per_s=(REPLICAS * message / (pl.col("serialisation_ms") * 1e6)).round_sig_figs(4),
+        messages_s=pl.col("microbatches") * pl.col("serialisation_ms") / 1e3,
         pipeline_s=pl.col("predicted_makespan_ms") / 1e3,
         gap_percent=pl.col("gap_percent"),
     )
@@ -71,6 +67,24 @@ def claims(table: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+def causes(table: pl.DataFrame) -> str:
+    """Why the pipeline's times are what they are, at the narrowest wire and the smallest latency of the table."""
+    narrow = table.filter(
+        pl.col("latency_ms") == pl.col("latency_ms").min(),
+        pl.col("bandwidth_gb_per_s") == pl.col("bandwidth_gb_per_s").min(),
+    )
+    best = narrow.sort("pipeline_s").row(0, named=True)
+    wire_s, reduce_s, gap = best["messages_s"], best["data_parallel_s"], best["gap_percent"]
+    proven = "is proven optimal" if gap == 0 else f"is within {gap:.2g} % of a lower bound" if gap else "has no bound"
+    return (
+        f"At {best['bandwidth_gb_per_s']:g} GB/s the messages of all replicas alone give {reduce_s / wire_s:.3g} "
+        f"({reduce_s:.0f} s over {wire_s:.0f} s). No pipeline is so fast: forwards come before the first message and "
+        f"backwards after the last. The fastest schedule here, {best['schedule']}, takes {best['pipeline_s']:.0f} s "
+        f"and {proven}. The published 1.3 lies between static schedules and one made for the link; which it was is not "
+        "stated."
+    )
+
+
 def draw(table: pl.DataFrame) -> plt.Figure:
     """The ratio over bandwidth at the smallest and largest latency, for each schedule."""
     looks = styles(table["schedule"].to_list())
@@ -98,7 +112,7 @@ def main() -> None:
     told = options(__doc__)
     results = load_results(told.campaign, told.store)
     table = ratios(results)
-    write_table(claims(table), told.out / "fig9_claims", "Figure 9, what the paper states", [COMPARABLE, CAUSES])
+    write_table(claims(table), told.out / "fig9_claims", "Figure 9, what the paper states", [COMPARABLE, causes(table)])
     write_table(table, told.out / "fig9", "Figure 9, all points (simulated)")
     write_figure(draw(table), told.out / "fig9")
 

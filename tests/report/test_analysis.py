@@ -87,6 +87,12 @@ def test_fig9_adds_the_all_reduce_of_all_parameters(simulate: Simulate) -> None:
     one_site_s = row["pipeline_s"] / row["pipeline_over_one_site"]
     # 405.85e9 parameters (the Llama 3 report), 2 bytes each, twice over 4 GB/s, and twice 4 ms
     assert row["data_parallel_s"] - one_site_s == pytest.approx(2 * 0.004 + 2 * 2 * 405.85e9 / 4e9, rel=1e-3)
+    # 32 messages of 8192 x 16384 numbers of 2 bytes at 0.5 Gbit/s for one replica
+    assert row["messages_s"] == pytest.approx(32 * 8192 * 16384 * 2 / 62.5e6, rel=1e-6)
+    said = (out / "fig9_claims.md").read_text()
+    alone = row["data_parallel_s"] / row["messages_s"]
+    assert f"At 4 GB/s the messages of all replicas alone give {alone:.3g} (" in said
+    assert f"1f1b, takes {row['pipeline_s']:.0f} s and is within " in said
 
 
 def test_fig8_is_relative_to_zbv_without_delay(simulate: Simulate) -> None:
