@@ -200,6 +200,9 @@ def test_what_failed_is_compared_with_nothing_and_is_nobodys_rival(campaign: Pat
 def test_a_thousand_points_load_in_two_seconds(many_points: Path) -> None:
     """200 points of 8 stages and 16 microbatches, each counted five times, by the CPU's time on one core."""
     load_results(many_points)  # what is imported and compiled once is not what is asked about
-    started = time.process_time()
-    assert load_results(many_points).points.height == 200
-    assert 5 * (time.process_time() - started) < 2.0
+    spent_s = []
+    for _ in range(5):
+        started = time.process_time()
+        assert load_results(many_points).points.height == 200
+        spent_s.append(time.process_time() - started)
+    assert 5 * min(spent_s) < 2.0  # the least: what else the machine does is not asked
