@@ -63,7 +63,7 @@ def _go_on_later(task: Task, *, progress: int, spent_s: float) -> None:
             f"warned by Slurm after {spent_s:.0f} s: {progress} artifacts are done, the rest is made later", flush=True
         )
         try:
-            call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+            call(["scontrol", "requeue", str(myself())])
         except SlurmError as error:
             _fail(task, f"the time limit or a preemption came, and it could not be requeued: {error}")
         return
@@ -94,12 +94,13 @@ def _taken_back() -> None:
     node, or was requeued, no longer runs as far as Slurm knows.
     """
     with contextlib.suppress(SlurmError):
-        said = call(["scontrol", "--oneliner", "show", "job", os.environ["SLURM_JOB_ID"]])
+        said = call(["scontrol", "--oneliner", "show", "job", str(myself())])
         now = dict(re.findall(r"\b(JobState|Restarts|StartTime|PreemptTime)=(\S+)", said))
         lives = os.environ.get("SLURM_RESTART_COUNT", "0")
         if now.get("JobState", "RUNNING") != "RUNNING" or now.get("Restarts", lives) != lives:
             raise SystemExit(1)
-        if now.get("PreemptTime", "None") != "None" and now["PreemptTime"] > now.get("StartTime", ""):
+        # within the second of its start too; the preemption of an earlier life lies before that
+        if now.get("PreemptTime", "None") != "None" and now["PreemptTime"] >= now.get("StartTime", ""):
             raise Warned
 
 
