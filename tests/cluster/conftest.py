@@ -88,7 +88,7 @@ class Devcluster:
         self.wait(self.idle, "idle nodes", 90)
 
     @staticmethod
-    def wait(true: Callable[[], bool], what: str, within_s: float = 150) -> None:
+    def wait(true: Callable[[], bool], what: str, within_s: float = 60) -> None:
         """Polls until `true()`; AssertionError naming `what` when time is up."""
         deadline = time.monotonic() + within_s
         while not true():

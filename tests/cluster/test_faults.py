@@ -177,7 +177,6 @@ def test_jobs_preempted_by_a_higher_partition(campaign):
     campaign.hold("run")
     campaign.submit()
     campaign.running("run", jobs=2)
-    time.sleep(4)  # Slurm tells the second of a start and of a preemption: within one it cannot be told what came first
     campaign.cluster.run("srun", "-p", "high", "-N4", "--exclusive", "sleep", "1")
     campaign.running("run", jobs=4)
     campaign.release("run")
