@@ -7,8 +7,6 @@ There is no pacing: a GPU stands for itself. Tested on a stand-in for the device
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +17,8 @@ from crosspipe.errors import CrosspipeError, FieldError
 from crosspipe.execute.clock import EVERY_NS, Clock, Starts
 from crosspipe.execute.cuda_wire import ARRIVAL, HEADER
 from crosspipe.execute.dependencies import made, needed
-from crosspipe.execute.engine import Settings, check_finite, named
+from crosspipe.execute.ending import meet
+from crosspipe.execute.engine import Settings, named
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.replicas import Replicas, Step
@@ -92,10 +91,7 @@ class CudaEngine:
 
     def adopt(self, plan: RankPlan) -> None:
         """Executes `plan` from the next iteration on: allocates its buffers and the places for its notes."""
-        expected = self.message_format.size_bytes
-        for slot, size in enumerate(plan.slot_bytes):
-            if size != expected:
-                raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
+        plan.check_slots(self.message_format)
         self.reserve(plan)
         self.plan = plan
         del self._slots[len(plan.slot_bytes) :]
@@ -259,12 +255,7 @@ class CudaEngine:
         ]
         messages = self._messages(blocks, begin)
         end = max([begin, *(b.end_ns for b in blocks), *(m.arrival_ns for m in messages)])
-        loss = float(torch.stack(self._losses).mean()) if self._losses else None
-        rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
-        ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
-        check_finite(index, loss=losses, gradient_norm=squares)
-        largest = self.settings.clip_norm
-        factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
+        ending = meet(self.transport, self.step, index, end, self._losses, self.settings.clip_norm)
         self.device.synchronize()
         norm_end = self.clock.now()
         self.step.update()
@@ -276,14 +267,14 @@ class CudaEngine:
             blocks=tuple(blocks),
             messages=tuple(messages),
             sent=self._sends,
-            blocks_end_ns=max(ends),
+            blocks_end_ns=ending.blocks_end_ns,
             norm_end_ns=norm_end,
             raw_norm_end_ns=norm_end,
             step_end_ns=step_end,
             raw_step_end_ns=step_end,
-            loss=loss,
-            gradient_norm=math.sqrt(sum(squares)),
-            clip_factor=factor,
+            loss=ending.loss,
+            gradient_norm=ending.gradient_norm,
+            clip_factor=ending.clip_factor,
         )
 
     def _messages(self, blocks: Sequence[TracedBlock], begin: int) -> list[TracedMessage]:

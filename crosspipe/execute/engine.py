@@ -8,8 +8,6 @@ noted, never hidden: its message leaves when it really ended. The engine decides
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,10 +15,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from crosspipe.errors import CrosspipeError, FieldError
+from crosspipe.errors import CrosspipeError
 from crosspipe.execute.clock import Clock, Starts
 from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.emulation import Links, Wire
+from crosspipe.execute.ending import meet
 from crosspipe.execute.failure import PeerLost
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
@@ -111,10 +110,7 @@ class Engine:
         Buffers are kept, and grown or shrunk to what the plan asks. Raises FieldError if it was lowered for messages of
         another size.
         """
-        expected = self.message_format.size_bytes
-        for slot, size in enumerate(plan.slot_bytes):
-            if size != expected:
-                raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
+        plan.check_slots(self.message_format)
         self.reserve(plan)
         self.plan = plan
         del self._slots[len(plan.slot_bytes) :]
@@ -247,14 +243,8 @@ class Engine:
         notes.messages += reductions
         # a late reduction either
         end = max([end, *(m.raw_arrival_ns if m.lateness_ns > LATE_NS else m.arrival_ns for m in reductions)])
-        loss = float(torch.stack(notes.losses).mean()) if notes.losses else None
-        rows = self.transport.allgather(struct.pack("<qdd", end, self.step.square(), loss or 0.0))
-        ends, squares, losses = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
-        self.transport.flush()  # returns at once: every message has been received
-        check_finite(notes.index, loss=losses, gradient_norm=squares)
-        largest, blocks_end = self.settings.clip_norm, max(ends)
-        factor = 1.0 if largest is None else self.step.clip(sum(squares), largest)
-        norm_end, raw_norm_end = self._paced_end(blocks_end, self.settings.gradient_norm_ns)
+        ending = meet(self.transport, self.step, notes.index, end, notes.losses, self.settings.clip_norm)
+        norm_end, raw_norm_end = self._paced_end(ending.blocks_end_ns, self.settings.gradient_norm_ns)
         self.step.update()
         step_end, raw_step_end = self._paced_end(norm_end, self.settings.optimizer_step_ns)
         return Trace(
@@ -263,14 +253,14 @@ class Engine:
             blocks=tuple(notes.blocks),
             messages=tuple(notes.messages),
             sent=notes.sent,
-            blocks_end_ns=blocks_end,
+            blocks_end_ns=ending.blocks_end_ns,
             norm_end_ns=norm_end,
             raw_norm_end_ns=raw_norm_end,
             step_end_ns=step_end,
             raw_step_end_ns=raw_step_end,
-            loss=loss,
-            gradient_norm=math.sqrt(sum(squares)),
-            clip_factor=factor,
+            loss=ending.loss,
+            gradient_norm=ending.gradient_norm,
+            clip_factor=ending.clip_factor,
         )
 
     def _paced_end(self, start: int, duration: int) -> tuple[int, int]:
@@ -293,17 +283,6 @@ def named(where: Callable[[], str]) -> Iterator[None]:
             raise
         words = (str(error).strip() or "MemoryError").splitlines()[0]
         raise CrosspipeError(f"out of memory at {where()}: {words}") from error
-
-
-def check_finite(index: int, **values: Sequence[float]) -> None:
-    """CrosspipeError where some rank's value of an iteration is not a finite number; `values[what][rank]`."""
-    for what, of_ranks in values.items():
-        for rank, value in enumerate(of_ranks):
-            if not math.isfinite(value):
-                words = what.replace("_", " ")
-                raise CrosspipeError(
-                    f"iteration {index}: the {words} of rank {rank} is {value}; lower the learning rate"
-                )
 
 
 def is_out_of_memory(error: Exception) -> bool:

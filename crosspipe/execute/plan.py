@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from crosspipe.errors import FieldError
 from crosspipe.schedule.order import Block, Message
 
 ActionKind = Literal["post", "wait", "compute", "send", "release", "gather", "gathered", "reduce"]
@@ -61,6 +62,13 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def receive_bytes(self) -> int:
         """Memory of all receive buffers, beside the activations."""
         return sum(self.slot_bytes)
+
+    def check_slots(self, message_format: Format) -> None:
+        """FieldError if the plan was lowered for messages of another size."""
+        expected = message_format.size_bytes
+        for slot, size in enumerate(self.slot_bytes):
+            if size != expected:
+                raise FieldError(f"slot_bytes[{slot}]", size, f"messages are {expected} bytes", "lower the plan anew")
 
     def where(self, number: int) -> str:
         """The action of that number in words, with its place in the schedule: the block that is due there."""
