@@ -10,15 +10,13 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
-from crosspipe.report.figures import paper_style, styles
+from crosspipe.report.export import along_delays, options, write_figure, write_table
 
 PUBLISHED_SAVING_PERCENT = 21.9  # iteration time against the same static schedule with early receives, T_bw/T_F = 2
 COMPARABLE = (
     "Simulated, so receives are always early: what compares is the published 21.9 % against static schedules with "
     "early receives. The published 33.6 % is against them as shipped, a property of an engine and not of an order."
 )
-AXES = (("latency_ratio", "T_lat/T_F", "bandwidth_ratio"), ("bandwidth_ratio", "T_bw/T_F", "latency_ratio"))
 
 
 def headline(points: pl.DataFrame) -> pl.DataFrame:
@@ -39,18 +37,8 @@ def headline(points: pl.DataFrame) -> pl.DataFrame:
 
 def draw(points: pl.DataFrame) -> plt.Figure:
     """Makespan of every schedule along latency alone and bandwidth alone, with the bound of the traversals."""
-    looks = styles(points["schedule"].to_list())
-    with paper_style():
-        figure, axes = plt.subplots(1, 2, figsize=(3.4, 2.6), sharey=True, layout="constrained")
-        for axis, (column, label, other) in zip(axes, AXES, strict=True):
-            for name, look in looks.items():
-                own = points.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
-                line = {"marker": look.marker, "color": look.colour, "mfc": "none", "linestyle": look.dashes}
-                axis.plot(own[column], own["predicted_makespan_ms"] / 1e3, label=name, **line)
-            axis.set_xlabel(label)
-        axes[0].set_ylabel("makespan (s, simulated)")
-        axes[0].set_ylim(bottom=0)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure = along_delays(points, pl.col("predicted_makespan_ms") / 1e3, "makespan (s, simulated)")
+    figure.axes[0].set_ylim(bottom=0)
     return figure
 
 

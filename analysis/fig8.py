@@ -10,14 +10,13 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
-from crosspipe.report.figures import paper_style, styles
+from crosspipe.report.export import along_delays, options, write_figure, write_table
+from crosspipe.report.figures import paper_style
 
 COMPARABLE = (
     "Simulated here and there; the paper states no numbers for this figure and not its F : D : W, which is 1 : 1 : 1 "
     "here, so the order of the curves compares and single values do not."
 )
-AXES = (("latency_ratio", "T_lat/T_F", "bandwidth_ratio"), ("bandwidth_ratio", "T_bw/T_F", "latency_ratio"))
 
 
 def slowdowns(points: pl.DataFrame) -> pl.DataFrame:
@@ -34,25 +33,8 @@ def slowdowns(points: pl.DataFrame) -> pl.DataFrame:
 
 def draw_curves(table: pl.DataFrame) -> plt.Figure:
     """Slowdown along latency alone and along bandwidth alone."""
-    looks = styles(table["schedule"].to_list())
-    with paper_style():
-        figure, axes = plt.subplots(1, 2, figsize=(3.4, 2.6), sharey=True, layout="constrained")
-        for axis, (column, label, other) in zip(axes, AXES, strict=True):
-            for name, look in looks.items():
-                own = table.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
-                axis.plot(
-                    own[column],
-                    own["slowdown"],
-                    linestyle=look.dashes,
-                    marker=look.marker,
-                    color=look.colour,
-                    label=name,
-                    mfc="none",
-                )
-            axis.set_xlabel(label)
-        axes[0].set_ylabel("time over ZB-V without delay")
-        figure.suptitle("simulated", fontsize=8)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure = along_delays(table, pl.col("slowdown"), "time over ZB-V without delay")
+    figure.suptitle("simulated", fontsize=8)
     return figure
 
 

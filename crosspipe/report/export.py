@@ -1,4 +1,4 @@
-"""What the scripts in `analysis/` share: their options, and writing a table or figure in every form a paper may need.
+"""What the scripts in `analysis/` share: options, curves along the delays, tables and figures in every form of a paper.
 
 A table is a polars frame whose column names carry the units; it becomes CSV with all digits, and Markdown and LaTeX
 with those a reader needs. A figure becomes PDF, SVG and PNG.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crosspipe.report.figures import paper_style, styles
 from crosspipe.report.wording import MISSING, number
 from crosspipe.store.files import write_bytes
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
+_DELAYS = (("latency_ratio", "T_lat/T_F", "bandwidth_ratio"), ("bandwidth_ratio", "T_bw/T_F", "latency_ratio"))
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$"}
 
 
@@ -60,6 +62,27 @@ def write_figure(figure: Figure, stem: Path) -> None:
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
         figure.savefig(stem.with_suffix(".png"), dpi=200)
     print(stem.with_suffix(".pdf"))
+
+
+def along_delays(points: pl.DataFrame, value: pl.Expr, label: str) -> Figure:
+    """`value` of every schedule along latency alone and along bandwidth alone, side by side; its axis says `label`.
+
+    `points` has columns schedule, latency_ratio and bandwidth_ratio, beside what `value` needs.
+    """
+    import matplotlib.pyplot as plt
+    import polars as pl
+
+    with paper_style():
+        figure, axes = plt.subplots(1, 2, figsize=(3.4, 2.6), sharey=True, layout="constrained")
+        for axis, (column, words, other) in zip(axes, _DELAYS, strict=True):
+            for name, look in styles(points["schedule"].to_list()).items():
+                own = points.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
+                line = {"marker": look.marker, "color": look.colour, "mfc": "none", "linestyle": look.dashes}
+                axis.plot(own[column], own.select(value).to_series(), label=name, **line)
+            axis.set_xlabel(words)
+        axes[0].set_ylabel(label)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
 
 
 def markdown(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
