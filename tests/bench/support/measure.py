@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 
 from support.instances import Instance
 from support.page import percent
@@ -15,18 +16,18 @@ from crosspipe.errors import CrosspipeError, FieldError, Infeasible
 from crosspipe.problem import Problem
 from crosspipe.schedule import check, simulate, simulate_reference
 from crosspipe.solver import SCHEDULES, Progress, solve
+from crosspipe.solver.exact import least
+from crosspipe.solver.search import policy_search
 
 STATIC_FAMILIES = ("static", "generated")
 
 
 @cache
 def warm_up(traversal: str, workers: int) -> None:
-    """Compiles and loads what a first search would, so that no cell pays for it."""
-    problem = Problem.uniform(
-        traversal=traversal, stages=2, microbatches=4, sites=2,
-        forward_ms=3, input_grad_ms=4, weight_grad_ms=2, latency_ms=5, serialisation_ms=2, memory_microbatches=2,
-    )  # fmt: skip
-    solve(problem, f"cross_{traversal}", time_limit_s=2, workers=workers)
+    """Compiles and loads what a first search would, so that no cell pays for it; the bound alone settles small ones."""
+    import_module("crosspipe.solver.cpsat")
+    policy_search(least(traversal), evaluations=1)
+    solve(least(traversal), f"cross_{traversal}", time_limit_s=2, workers=workers)
 
 
 def measure(instance: Instance, setup: Setup, show: Callable[[str], None]) -> Cell:
