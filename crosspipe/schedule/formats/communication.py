@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from crosspipe.errors import Deadlock
-
-if TYPE_CHECKING:
-    from crosspipe.schedule.formats.pipelining import Action
+from crosspipe.schedule.formats.action import Action
 
 _MAKERS = ("F", "I", "B")
 _Message = tuple[str, int, int]  # F or B, position that sends it, microbatch

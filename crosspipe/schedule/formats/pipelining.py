@@ -11,10 +11,10 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from crosspipe.errors import ArtifactError, FieldError
 from crosspipe.problem.traversal import TRAVERSALS, place_of, position_of
+from crosspipe.schedule.formats.action import Action
 from crosspipe.schedule.formats.communication import check_communication, with_communication
 from crosspipe.schedule.order import Block, Schedule
 
@@ -23,27 +23,6 @@ _OVERLAP = re.compile(r"\(([^();]+);([^();]+)\)OVERLAP_F_B")
 _BLOCKS = {"F": "F", "I": "D", "W": "W", "B": "B"}
 _ACTIONS = {kind: action for action, kind in _BLOCKS.items()}
 _SHARDING = ("UNSHARD", "RESHARD", "REDUCE_GRAD")  # of FSDP and DP; they carry no microbatch and no order of ours
-
-
-class Action(NamedTuple):
-    """One action of a rank (row and column counted from 0): its name, our position, microbatch (None: of all)."""
-
-    row: int
-    column: int
-    name: str
-    position: int
-    microbatch: int | None
-
-    def __str__(self) -> str:
-        return f"{self.position}{self.name}{'' if self.microbatch is None else self.microbatch}"
-
-    @property
-    def where(self) -> str:
-        return f"row {self.row + 1}, column {self.column + 1}"
-
-    def wrong(self, why: str, remedy: str) -> FieldError:
-        """The error that this action is."""
-        return FieldError(self.where, str(self), why, remedy)
 
 
 def read_pipelining(path: Path) -> Schedule:
