@@ -51,14 +51,19 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
     tops = layout.row_places(timeline.sites, 1.0, 0.35)
     share = _BAR if peak is None else _BAR * 0.62
     by_colour: dict[str, list[list[tuple[float, float]]]] = {}
+    edges: list[list[tuple[float, float]]] = []  # dark edges that tell kinds apart without colour
     text_size = min(8.0, row_in * 72 * share * 0.72)
     for bar in layout.bars(timeline):
         top, bottom = tops[bar.stage], tops[bar.stage] + share
         corners = [(bar.start_ns, top), (bar.end_ns, top), (bar.end_ns, bottom), (bar.start_ns, bottom)]
         by_colour.setdefault(bar.colour, []).append([(float(x), y) for x, y in corners])
-        label = str(bar.timed.block.microbatch)
-        wide = (bar.end_ns - bar.start_ns) * points_per_ns
-        if text_size >= 4.5 and wide >= (len(label) * 0.62 + 0.3) * text_size:
+        for edge in layout.KIND_EDGES[bar.timed.block.kind]:
+            y = top + layout.EDGE * share if edge == "upper" else bottom
+            edges.append([(bar.start_ns, y - layout.EDGE * share), (bar.end_ns, y - layout.EDGE * share),
+                          (bar.end_ns, y), (bar.start_ns, y)])  # fmt: skip
+        room = ((bar.end_ns - bar.start_ns) * points_per_ns / text_size - 0.3) / 0.62
+        label = layout.label(bar, room) if text_size >= 4.5 else ""
+        if label:
             middle = (bar.start_ns + bar.end_ns) / 2
             axes.text(
                 middle, (top + bottom) / 2, label, ha="center", va="center_baseline", fontsize=text_size, color=bar.ink
@@ -68,6 +73,7 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
         axes.add_collection(
             PolyCollection(found, facecolors=colour, edgecolors="none" if narrow else "white", linewidths=0.4)
         )
+    axes.add_collection(PolyCollection(edges, facecolors="black", edgecolors="none"))
     for stage, start, end in layout.exchanges(timeline):
         low = tops[stage] + share
         axes.fill_between([start, end], low - share * 0.22, low, color=layout.EXCHANGE_COLOUR, linewidth=0)
@@ -96,13 +102,18 @@ def _panel(axes: Any, heading: str, timeline: Timeline, points_per_ns: float, ro
     axes.set_title(title, loc="left", fontsize=10)
 
 
+def _edge_words(kind: str) -> str:
+    edges = layout.KIND_EDGES[kind]
+    return f" (dark {' and '.join(edges)} edge)" if edges else ""
+
+
 def _legend(figure: Any, timelines: Mapping[str, Timeline], peak: int | None) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     kinds = {b.block.kind for t in timelines.values() for row in t.blocks for b in row}
     entries: list[Any] = [
-        Patch(facecolor=colour, label=f"{kind} {layout.KIND_NAMES[kind]}")
+        Patch(facecolor=colour, label=f"{kind} {layout.KIND_NAMES[kind]}{_edge_words(kind)}")
         for kind, colour in layout.KIND_COLOURS.items()
         if kind in kinds
     ]
@@ -115,4 +126,5 @@ def _legend(figure: Any, timelines: Mapping[str, Timeline], peak: int | None) ->
     if peak is not None:
         entries.append(Patch(facecolor="0.5", alpha=0.35, label=f"activations, full height {layout.bytes_text(peak)}"))
     if entries:
-        figure.legend(handles=entries, loc="outside upper left", ncols=len(entries), frameon=False, fontsize=9)
+        columns = max(1, min(len(entries), int(figure.get_figwidth() / 2.6)))
+        figure.legend(handles=entries, loc="outside upper left", ncols=columns, frameon=False, fontsize=9)

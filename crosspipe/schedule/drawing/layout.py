@@ -1,6 +1,7 @@
 """What every picture of a Timeline has in common: colours, shades, time units, ticks and rows.
 
 It knows no drawing library. Colours are those of Okabe and Ito, told apart with any colour vision; a chunk is a shade.
+Kinds are told apart without colour too: D has a dark upper edge, W a dark lower one, and B, which is both, has both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from crosspipe.schedule.timeline import TimedBlock, Timeline
 KIND_COLOURS = {"F": "#56B4E9", "D": "#E69F00", "W": "#009E73", "B": "#CC79A7"}
 EXCHANGE_COLOUR = "#808080"  # of what replicas send one another
 KIND_NAMES = {"F": "forward", "D": "input gradient", "W": "weight gradient", "B": "backward (D and W)"}
+KIND_EDGES = {"F": (), "D": ("upper",), "W": ("lower",), "B": ("upper", "lower")}
+EDGE = 0.12  # of a bar's height
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
@@ -79,6 +82,15 @@ def shade(kind: str, chunk: int, chunks: int) -> str:
     red, green, blue = _channels(KIND_COLOURS[kind])
     mixed = (round(c + (255 - c) * towards_white) for c in (red, green, blue))
     return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
+def label(bar: Bar, room: float) -> str:
+    """What stands on a bar with room for so many digits: kind and microbatch, the microbatch alone, or nothing."""
+    block = bar.timed.block
+    for text in (f"{block.kind}{block.microbatch}", str(block.microbatch)):
+        if room >= len(text):
+            return text
+    return ""
 
 
 def ink_on(colour: str) -> str:

@@ -57,6 +57,7 @@ def _panel(
     bar_height = row - max(1.0, row * 0.12)
     drawn = layout.bars(timeline)
     parts += _rectangles(drawn, tops, scale, bar_height) if tooltips else _paths(drawn, tops, scale, bar_height)
+    parts.append(_kind_edges(drawn, tops, scale, bar_height))
     parts += _numbers(drawn, tops, scale, bar_height)
     parts += _exchanges(timeline, tops, scale, bar_height)
     middle = bar_height / 2
@@ -122,13 +123,24 @@ def _edges(drawn: list[Bar], tops: list[float], scale: float, height: float) -> 
     return f'<path d="{found}" stroke="#ffffff" stroke-width="0.7" fill="none"/>'
 
 
+def _kind_edges(drawn: list[Bar], tops: list[float], scale: float, height: float) -> str:
+    """The dark edges that tell D, W and B from F without colour."""
+    edge = layout.EDGE * height
+    lines = []
+    for b in drawn:
+        middles = {"upper": tops[b.stage] + edge / 2, "lower": tops[b.stage] + height - edge / 2}
+        start, wide = b.start_ns * scale, (b.end_ns - b.start_ns) * scale
+        lines += [f"M{start:.1f} {middles[name]:.1f}h{wide:.1f}" for name in layout.KIND_EDGES[b.timed.block.kind]]
+    return f'<path d="{"".join(lines)}" stroke="#000000" stroke-width="{edge:.2g}" fill="none"/>' if lines else ""
+
+
 def _numbers(drawn: list[Bar], tops: list[float], scale: float, height: float) -> list[str]:
-    """Microbatch numbers on the blocks they fit into, grouped by ink."""
+    """Kind and microbatch on the blocks they fit into, grouped by ink."""
     size = min(12.0, height * 0.82)
     texts: dict[str, list[str]] = {}
     for b in drawn:
-        label = str(b.timed.block.microbatch)
-        if size >= 6 and (b.end_ns - b.start_ns) * scale >= (len(label) * 0.62 + 0.3) * size:
+        label = layout.label(b, ((b.end_ns - b.start_ns) * scale / size - 0.3) / 0.62) if size >= 6 else ""
+        if label:
             x, y = (b.start_ns + b.end_ns) / 2 * scale, tops[b.stage] + height / 2 + size * 0.35
             texts.setdefault(b.ink, []).append(f'<text x="{x:.1f}" y="{y:.1f}">{label}</text>')
     opening = f'text-anchor="middle" font-size="{size:.3g}" pointer-events="none"'
@@ -165,6 +177,8 @@ def _legend(timelines: Mapping[str, Timeline], memory: bool, peak: int) -> str:
     for kind in kinds:
         text = f"{kind} {layout.KIND_NAMES[kind]}"
         parts.append(f'<rect x="{x:.1f}" y="5" width="12" height="12" fill="{layout.KIND_COLOURS[kind]}"/>')
+        edges = "".join(f"M{x:.1f} {6 if edge == 'upper' else 16}h12" for edge in layout.KIND_EDGES[kind])
+        parts.append(f'<path d="{edges}" stroke="#000000" stroke-width="2" fill="none"/>' if edges else "")
         parts.append(f'<text x="{x + 17:.1f}" y="15">{text}</text>')
         x += 30 + 6.6 * len(text)
     notes = []

@@ -117,6 +117,15 @@ def test_numbers_stand_only_where_they_fit():
     assert numbers(110) == 0  # 4 px each
 
 
+def test_kinds_are_told_apart_without_colour():
+    root = ET.fromstring(gantt_svg({"": tiny()}, width_px=686, row_px=25))
+    labels = [t.text for g in root.iter(f"{SVG}g") if g.get("pointer-events") == "none" for t in g]
+    assert labels == ["F0", "F0", "D0", "W0"]
+    # bars are 22 high (a row of 25 less 12 %); stage 1 begins at 25 and 8 for the other site; edges are 12 % of a bar
+    edges = [p.get("d") for p in root.iter(f"{SVG}path") if p.get("stroke") == "#000000" and p.get("d")[0] == "M"]
+    assert "M400.0 34.3h100.0M500.0 53.7h100.0" in edges  # D above, W below, F nowhere
+
+
 def test_sixty_four_stages_stay_small_and_complete():
     problem = Problem.uniform(
         stages=64, microbatches=64, sites=2, forward_ms=1, input_grad_ms=1, weight_grad_ms=1, latency_ms=1
