@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 
 from crosspipe.report import load_results
-from crosspipe.report.figures import delay_figure, styles
+from crosspipe.report.delay_figures import delay_figure
+from crosspipe.report.figures import styles
 from crosspipe.report.tables import order
 
 

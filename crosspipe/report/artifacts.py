@@ -23,6 +23,7 @@ from crosspipe.store.timelines import read_timelines
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+DOES_NOT_FIT = "activation_limit_bytes["  # named by every Infeasible of the solver, and by nothing else that solves
 STAGE_WORDS = {
     "links": "the link profile",
     "blocks": "the block profile",
@@ -150,6 +151,8 @@ class ArtifactReader:
             outcome = self._load(path, Outcome)
             if not isinstance(outcome, Outcome):
                 return "failed", str(outcome), None
+            if stage == "solve" and outcome.status == "failed" and DOES_NOT_FIT in outcome.reason:
+                return "infeasible", outcome.reason, outcome.log
             if outcome.status != "done":
                 return outcome.status, f"{STAGE_WORDS.get(stage, stage)} {_ended(outcome)}", outcome.log
         stage = next(iter(missing))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.problem import Finding
-from crosspipe.report.figures import pictures, styles
+from crosspipe.report.delay_figures import pictures
+from crosspipe.report.figures import styles
 from crosspipe.report.html import page
 from crosspipe.report.link_figures import link_pictures
 from crosspipe.report.results import load_results, result_files

@@ -1,22 +1,22 @@
-"""The report's figures: iteration time against delay, and measured against predicted times (matplotlib, to SVG).
+"""What the report's figures have in common (matplotlib, to SVG), and the one of measured against predicted times.
 
-Drawn for one paper column (3.4 in, 8 pt), in the colour-blind safe palette of Okabe and Ito with a marker and a line
-style per schedule, so that they also survive grey print. Every figure says what its numbers are: simulated, emulated,
-shaped TCP or real link.
+Drawn for one paper column (3.4 in, 8 pt), in colours that are told apart with any colour vision and stand out from
+white and from dark paper, with a marker and a line style per schedule, so that they also survive grey print. Every
+figure says what its numbers are: simulated, emulated, shaped TCP or real link.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crosspipe.report import prose
 from crosspipe.report.wording import joined
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, PAPER = "#1b1e23", "#ffffff"  # text and axes, background; a page in dark mode puts its own in their place
@@ -41,7 +41,8 @@ _RC = {
     "svg.fonttype": "none",
     "svg.hashsalt": "crosspipe",
 } | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Okabe and Ito's, with a brown and a grey for the orange and the sky blue, too pale for a line on white
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8F6B00", "#6E7781")
 _MARKERS, _DASHES = "osD^vPX", ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
 
 
@@ -82,61 +83,6 @@ class Picture(NamedTuple):
     svg: str
 
 
-def pictures(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> list[Picture]:
-    """All figures of a report: time against delay for each setting, then measured against predicted.
-
-    `rows` are of the tidy results in the order to show; a figure without data is left out.
-    """
-    drawn = []
-    for index, setting in enumerate(dict.fromkeys(r["setting"] for r in rows)):
-        own = [r for r in rows if r["setting"] == setting]
-        title, caption = "Time against delay", _delay_caption(own)
-        drawn.append(
-            (f"delay{index or ''}", ", ".join(filter(None, (title, setting))), caption, delay_figure(own, looks))
-        )
-    caption = prose.AGREEMENT_CAPTION.format(origin=origin_words(rows))
-    drawn.append(("agreement", "Measured against predicted", caption, agreement_figure(rows, looks)))
-    return [Picture(name, title, text, to_svg(figure)) for name, title, text, figure in drawn if figure is not None]
-
-
-def _delay_caption(rows: Sequence[dict[str, Any]]) -> str:
-    points = prose.DELAY_POINTS.format(origin=origin_words(rows)) if _measured_any(rows) else "Lines are simulated."
-    return f"{points} {prose.DELAY_BOUND}"
-
-
-def _measured_any(rows: Sequence[dict[str, Any]]) -> bool:
-    return any(r["measured_iteration_ms"] is not None for r in rows)
-
-
-def delay_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Figure | None:
-    """Iteration time against delay of one setting, a look per schedule: predicted as lines, measured as points with the
-    95 % interval of the median, and the proven lower bound. Makespans where no iteration time is known.
-
-    `rows` are of the tidy results, in the order of growing delay. Where only latency or only bandwidth varies the delay
-    is the x axis; else the pairs stand side by side. None where nothing is predicted.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    kind = "iteration" if any(r["predicted_iteration_ms"] is not None for r in rows) else "makespan"
-    rows = [r for r in rows if r[f"predicted_{kind}_ms"] is not None]
-    if not rows:
-        return None
-    delays = list(dict.fromkeys(r["delay"] for r in rows))
-    along = _single_axis(rows)
-    with matplotlib.rc_context(_RC):
-        figure = Figure(figsize=(3.4, 3.0), layout="constrained")
-        axes = figure.add_subplot()
-        if along is None:
-            _side_by_side(axes, rows, delays, looks, kind)
-        else:
-            _along(axes, rows, along, looks, kind)
-        axes.set_ylabel("iteration time (ms)" if kind == "iteration" else "makespan (ms)")
-        axes.set_title(f"lines: simulated; points: {origin_words(rows)}" if _measured_any(rows) else "simulated")
-        _legend(axes, rows, looks, "-" if along is None else None)
-    return figure
-
-
 def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) -> Figure | None:
     """Measured against predicted iteration times with the line of perfect agreement, and below the error in percent.
 
@@ -158,9 +104,9 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
         ends = (min(times) - margin, max(times) + margin)
         upper.plot(ends, ends, color=INK, linewidth=0.8)
         lower.axhline(0, color=INK, linewidth=0.8)
-        for name, own in _by_schedule(rows).items():
+        for name, own in by_schedule(rows).items():
             predicted = [r["predicted_iteration_ms"] for r in own]
-            spans = _interval(own)
+            spans = interval(own)
             shares = [[100 * d / x for d, x in zip(span, predicted, strict=True)] for span in spans]
             bars = {"color": looks[name].colour, "fmt": looks[name].marker, "markerfacecolor": "none", "capsize": 2}
             upper.errorbar(predicted, [r["measured_iteration_ms"] for r in own], yerr=spans, **bars)
@@ -173,8 +119,19 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
         lower.set_ylim(min(lowest, -1.0), max(highest, 1.0))
         lower.set_xlabel("predicted iteration time (ms)")
         upper.set_title(f"predicted: simulated; measured: {origin_words(rows)}")
-        _legend(upper, rows, looks, "none")
+        name_schedules(upper, rows, looks, "none")
     return figure
+
+
+def plain_log(axis: Axis, values: Iterable[float] | None = None) -> None:
+    """Makes `axis` logarithmic with plain numbers on it: those of `values`, or else powers of ten."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.15g}"))
+    axis.set_minor_locator(NullLocator())
+    if values is not None:
+        axis.set_major_locator(FixedLocator(sorted(set(values))))
 
 
 def to_svg(figure: Figure) -> str:
@@ -187,66 +144,7 @@ def to_svg(figure: Figure) -> str:
     return buffer.getvalue()
 
 
-def _single_axis(rows: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
-    """The column that alone varies with the delay, and its label; None where it takes two."""
-    ratios = [(r["latency_ratio"], r["bandwidth_ratio"]) for r in rows]
-    if any(None in pair for pair in ratios):
-        return None
-    latencies, bandwidths = ({pair[i] for pair in ratios} for i in (0, 1))
-    if len(latencies) > 1 and len(bandwidths) == 1:
-        return "latency_ratio", f"T_lat/T_F  (T_bw/T_F = {bandwidths.pop():g})"
-    if len(bandwidths) > 1 and len(latencies) == 1:
-        return "bandwidth_ratio", f"T_bw/T_F  (T_lat/T_F = {latencies.pop():g})"
-    return None
-
-
-def _along(
-    axes: Axes, rows: Sequence[dict[str, Any]], along: tuple[str, str], looks: dict[str, Style], kind: str
-) -> None:
-    column, label = along
-    for name, own in _by_schedule(rows).items():
-        own = sorted(own, key=lambda r: r[column])
-        look = looks[name]
-        axes.plot(
-            [r[column] for r in own], [r[f"predicted_{kind}_ms"] for r in own], linestyle=look.dashes, color=look.colour
-        )
-        _measured(axes, [r[column] for r in own], own, look)
-    floors = sorted(_floors(rows, column, kind).items())
-    axes.plot([x for x, _ in floors], [y for _, y in floors], ":", color=INK, linewidth=1)
-    axes.set_xlabel(label)
-
-
-def _side_by_side(
-    axes: Axes, rows: Sequence[dict[str, Any]], delays: Sequence[str], looks: dict[str, Style], kind: str
-) -> None:
-    schedules = _by_schedule(rows)
-    step = 0.8 / len(schedules)
-    for index, (name, own) in enumerate(schedules.items()):
-        look = looks[name]
-        centres = [delays.index(r["delay"]) + (index - (len(schedules) - 1) / 2) * step for r in own]
-        predicted = [r[f"predicted_{kind}_ms"] for r in own]
-        axes.hlines(predicted, [x - 0.45 * step for x in centres], [x + 0.45 * step for x in centres], look.colour)
-        _measured(axes, centres, own, look)
-    for delay, floor in _floors(rows, "delay", kind).items():
-        centre = delays.index(delay)
-        axes.hlines(floor, centre - 0.42, centre + 0.42, INK, linestyles=":", linewidth=1)
-    axes.set_xticks(range(len(delays)), delays, rotation=0 if len(delays) <= 4 else 30)
-    axes.set_xlim(-0.5, len(delays) - 0.5)
-    axes.grid(visible=False, axis="x")
-    axes.set_xlabel("(T_lat, T_bw) / T_F" if delays[0].startswith("(") else "delay across sites")
-
-
-def _measured(axes: Axes, centres: Sequence[float], rows: Sequence[dict[str, Any]], look: Style) -> None:
-    both = [(x, r) for x, r in zip(centres, rows, strict=True) if r["measured_iteration_ms"] is not None]
-    if both:
-        xs, own = [x for x, _ in both], [r for _, r in both]
-        ys = [r["measured_iteration_ms"] for r in own]
-        axes.errorbar(
-            xs, ys, yerr=_interval(own), fmt=look.marker, color=look.colour, markerfacecolor="none", capsize=2
-        )
-
-
-def _interval(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+def interval(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """Distances from the median to the ends of its interval; zero where there is none."""
     low, high = [], []
     for row in rows:
@@ -256,26 +154,17 @@ def _interval(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]
     return low, high
 
 
-def _floors(rows: Sequence[dict[str, Any]], column: str, kind: str) -> dict[Any, float]:
-    """Per delay the time below which no schedule of these traversals can be: the proven bound of the makespan, and what
-    follows it in an iteration."""
-    floors: dict[Any, dict[str, float]] = {}
-    for row in rows:
-        if row["lower_bound_ms"] is not None:
-            floor = row["lower_bound_ms"] + row[f"predicted_{kind}_ms"] - row["predicted_makespan_ms"]
-            own = floors.setdefault(row[column], {})
-            own[row["traversal"]] = max(floor, own.get(row["traversal"], 0.0))
-    return {delay: min(own.values()) for delay, own in floors.items()}
-
-
-def _by_schedule(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_schedule(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """`rows` by the schedule's name, in their order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["schedule"], []).append(row)
     return found
 
 
-def _legend(axes: Axes, rows: Sequence[dict[str, Any]], looks: dict[str, Style], dashes: str | None = None) -> None:
+def name_schedules(
+    axes: Axes, rows: Sequence[dict[str, Any]], looks: dict[str, Style], dashes: str | None = None
+) -> None:
     """Names the schedules below the axes, with `dashes` for all of them or else each with its own."""
     from matplotlib.lines import Line2D
 

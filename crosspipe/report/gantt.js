@@ -3,6 +3,9 @@
 "use strict";
 (() => {
   const KINDS = "FDWB";
+  // dark edges tell kinds apart without colour, as in crosspipe.schedule.drawing.layout: F has none
+  const EDGES = { F: [], D: [0], W: [1], B: [0, 1] }, EDGE = 0.12;
+  const EDGE_WORDS = { F: "", D: ", dark upper edge", W: ", dark lower edge", B: ", both edges dark" };
   const NAMES = { F: "forward", D: "input gradient", W: "weight gradient", B: "backward (D and W)" };
   const LEFT = 52, RIGHT = 10, HEAD = 22, AXIS = 30, GAP = 8;
   const HELP = "+ and − zoom, 0 shows all; arrows step from block to block, Shift + arrows move. " +
@@ -52,6 +55,8 @@
     return low - 1;
   }
 
+  let pictures = 0;
+
   class Gantt {
     constructor(box) {
       const data = JSON.parse(box.querySelector("script").textContent);
@@ -100,13 +105,21 @@
 
       this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       this.svg.setAttribute("tabindex", "0");
-      this.svg.setAttribute("role", "img");
+      this.svg.setAttribute("role", "application"); // it has keys of its own
+      this.svg.setAttribute("aria-roledescription", "Gantt picture");
       this.svg.setAttribute("aria-label", box.dataset.label);
+      this.drawing = document.createElementNS("http://www.w3.org/2000/svg", "g");
+      this.drawing.setAttribute("aria-hidden", "true"); // thousands of marks: what is selected is said instead
+      this.svg.append(this.drawing);
       this.readout = document.createElement("p");
       this.readout.className = "readout";
-      this.readout.setAttribute("aria-live", "polite");
+      this.readout.id = `readout-${++pictures}`;
       this.readout.textContent = HELP;
-      box.append(bar, this.svg, this.readout);
+      this.svg.setAttribute("aria-describedby", this.readout.id);
+      this.said = document.createElement("p"); // read out on keys; a mouse that passes over blocks says nothing
+      this.said.className = "said";
+      this.said.setAttribute("role", "status");
+      box.append(bar, this.svg, this.readout, this.said);
 
       this.svg.addEventListener("keydown", (event) => this.key(event));
       this.svg.addEventListener("wheel", (event) => {
@@ -156,7 +169,7 @@
         ArrowRight: () => event.shiftKey ? this.move(0.25) : this.step(0, 1),
         ArrowUp: () => this.step(-1, 0),
         ArrowDown: () => this.step(1, 0),
-        Escape: () => { this.select(null); this.readout.textContent = HELP; },
+        Escape: () => { this.select(null); this.readout.textContent = this.said.textContent = HELP; },
       };
       if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in acts)) return;
       event.preventDefault();
@@ -191,7 +204,9 @@
         const span = this.to - this.from, middle = (block.start + block.end) / 2;
         this.show(middle - span / 2, middle + span / 2);
       } else this.draw();
-      if (block) this.readout.textContent = this.describe(place.panel, place.stage, block);
+      if (!block) return;
+      this.readout.textContent = this.describe(place.panel, place.stage, block);
+      if (follow) this.said.textContent = this.readout.textContent;
     }
 
     block() {
@@ -254,7 +269,7 @@
       body += this.axis(y);
       const height = y + AXIS;
       this.svg.setAttribute("viewBox", `0 0 ${this.width} ${height.toFixed(1)}`);
-      this.svg.innerHTML = body;
+      this.drawing.innerHTML = body;
     }
 
     x(ns) {
@@ -268,7 +283,8 @@
     panel(panel, tops, row, strip) {
       const height = row - 2, size = Math.min(12, height * 0.8), stages = tops.length;
       const paths = new Map();
-      let numbers = "", rest = "", mark = "";
+      const edge = EDGE * height;
+      let numbers = "", rest = "", mark = "", edges = "";
       panel.rows.forEach((blocks, stage) => {
         const top = tops[stage];
         const every = this.pitch >= 11 ? 1 : 4;
@@ -287,8 +303,11 @@
           const key = KINDS.indexOf(block.kind) * this.data.chunks + block.chunk;
           const outline = `M${left.toFixed(2)} ${top.toFixed(1)}h${wide.toFixed(2)}v${height.toFixed(1)}h${(-wide).toFixed(2)}z`;
           paths.set(key, (paths.get(key) ?? "") + outline);
-          const label = String(block.microbatch);
-          if (size >= 6 && wide >= (label.length * 0.62 + 0.4) * size)
+          for (const lower of EDGES[block.kind])
+            edges += `M${left.toFixed(2)} ${(top + (lower ? height - edge / 2 : edge / 2)).toFixed(1)}h${wide.toFixed(2)}`;
+          const fits = (text) => wide >= (text.length * 0.62 + 0.4) * size;
+          const label = [block.kind + block.microbatch, String(block.microbatch)].find(fits);
+          if (size >= 6 && label)
             numbers += `<text x="${((left + right) / 2).toFixed(1)}" y="${(top + height / 2 + size * 0.35).toFixed(1)}" ` +
               `fill="${this.data.colours[key][1]}">${label}</text>`;
           if (block === this.block())
@@ -307,7 +326,8 @@
       // lines reach beyond what is shown: a nested svg cuts them off
       const cut = `<svg x="${LEFT}" y="0" width="${this.plot}" height="${bottom.toFixed(1)}" viewBox="${LEFT} 0 ${this.plot} ` +
         `${bottom.toFixed(1)}"><path class="line" d="${lines}"/></svg>`;
-      return `${bars}<g text-anchor="middle" font-size="${size.toFixed(1)}">${numbers}</g>${rest}${cut}${mark}`;
+      const kinds = `<path class="edge" stroke-width="${edge.toFixed(1)}" d="${edges}"/>`;
+      return `${bars}${kinds}<g text-anchor="middle" font-size="${size.toFixed(1)}">${numbers}</g>${rest}${cut}${mark}`;
     }
 
     held(steps, top, strip) {
@@ -341,9 +361,12 @@
       let x = LEFT, out = "";
       for (const kind of KINDS) {
         if (!used.has(kind)) continue;
-        const text = this.width < 700 ? kind : `${kind} ${NAMES[kind]}`;
+        const name = this.width < 700 ? "" : ` ${NAMES[kind]}`;
+        const text = `${kind}${name}${this.width < 1050 ? "" : EDGE_WORDS[kind]}`;
         const fill = this.data.colours[KINDS.indexOf(kind) * this.data.chunks][0];
-        out += `<rect x="${x}" y="2" width="12" height="12" fill="${fill}"/><text x="${x + 16}" y="12">${text}</text>`;
+        const edges = EDGES[kind].map((lower) => `M${x} ${lower ? 13 : 3}h12`).join("");
+        out += `<rect x="${x}" y="2" width="12" height="12" fill="${fill}"/>` +
+          `<path class="edge" stroke-width="2" d="${edges}"/><text x="${x + 16}" y="12">${text}</text>`;
         x += 30 + 6.6 * text.length;
       }
       const peak = digits(this.data.memory_peak * this.data.memory_unit_bytes / 2 ** 20);
@@ -371,5 +394,15 @@
   }, { rootMargin: "400px" });
   const boxes = document.querySelectorAll(".gantt[data-label]");
   boxes.forEach((box) => near.observe(box));
-  addEventListener("beforeprint", () => boxes.forEach((box) => { if (box.checkVisibility()) draw(box); }));
+  // On paper nothing can be opened: every group is drawn, and closed again afterwards.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")].filter((group) => group.querySelector(".gantt"));
+    opened.forEach((group) => { group.open = true; });
+    boxes.forEach(draw);
+  });
+  addEventListener("afterprint", () => {
+    opened.forEach((group) => { group.open = false; });
+    opened = [];
+  });
 })();

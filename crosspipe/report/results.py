@@ -1,4 +1,4 @@
-"""Tidy results: one row per point and one per (point, iteration), with the columns of `crosspipe.report.columns`.
+"""Tidy results: a row per point, and per (point, iteration, rank or the whole): columns as `crosspipe.report.columns`.
 
 Every point of the campaign has its row, also where it failed, was blocked or has not run yet; the row says why. Nothing
 is averaged over points, and a schedule is only compared with others of the same setting and delay.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from crosspipe.problem import Finding
 from crosspipe.report.artifacts import ArtifactReader, PointArtifacts, load_campaign
 from crosspipe.report.columns import ITERATION_COLUMNS, POINT_COLUMNS, Column
 from crosspipe.report.findings import point_findings
+from crosspipe.report.ranks import rank_frame
 from crosspipe.report.rows import groups, iteration_rows, percent_of, point_row, varying_labels
 from crosspipe.store.campaign_file import CampaignFile
 from crosspipe.store.store import Store
@@ -32,15 +34,28 @@ _TYPES = {"text": pl.String, "integer": pl.Int64, "number": pl.Float64, "truth":
 @dataclass(frozen=True)
 class Results:
     """A campaign as tables: `points` and `iterations` (polars, columns as in the data dictionary), what was read to
-    make them (`artifacts` by point, in the campaign's order) and every reason to distrust them (`findings`)."""
+    make them (`artifacts` by point, in the campaign's order) and every reason to distrust them (`findings`).
+
+    `iterations` is made when first asked for: its rows of single ranks come from the timelines, which are large.
+    """
 
     campaign: CampaignFile
     campaign_dir: Path
     store_root: Path
     artifacts: dict[str, PointArtifacts]
     points: pl.DataFrame
-    iterations: pl.DataFrame
     findings: tuple[Finding, ...]
+
+    @cached_property
+    def iterations(self) -> pl.DataFrame:
+        """A row per iteration as a whole, and per measured iteration and rank."""
+        frames = [_frame([row for a in self.artifacts.values() for row in iteration_rows(a)], ITERATION_COLUMNS)]
+        schedules = self.points.select("point", "schedule").iter_rows()
+        frames += [f for name, words in schedules if (f := rank_frame(self.artifacts[name], words)) is not None]
+        whole = pl.concat(frames, how="diagonal").select(frames[0].columns)
+        places = pl.DataFrame({"point": list(self.artifacts)}).with_row_index("place")
+        ordered = whole.join(places, on="point", how="left", maintain_order="left")
+        return ordered.sort("place", "iteration", "rank", nulls_last=False).drop("place")
 
 
 def load_results(campaign_dir: str | Path, store_root: str | Path | None = None) -> Results:
@@ -67,7 +82,6 @@ def load_results(campaign_dir: str | Path, store_root: str | Path | None = None)
         store_root=store.root,
         artifacts=artifacts,
         points=_frame(rows, POINT_COLUMNS),
-        iterations=_frame([row for a in artifacts.values() for row in iteration_rows(a)], ITERATION_COLUMNS),
         findings=tuple(dict.fromkeys([*contradictions, *own])),
     )
 
@@ -125,7 +139,7 @@ def _compare(rows: list[dict[str, Any]]) -> None:
     was measured, else the one with the shortest predicted makespan. What failed or is blocked is compared with nothing
     and is nobody's rival: its prediction says what it might have been, not what it is."""
     for group in groups(rows):
-        alive = [row for row in group if row["status"] not in ("failed", "blocked")]
+        alive = [row for row in group if row["status"] not in ("failed", "blocked", "infeasible")]
         statics = [row for row in alive if row["schedule"].partition(" ")[0] in STATIC_SCHEDULES]
         for row in alive:
             by = "measured_iteration_ms" if row.get("measured_iteration_ms") else "predicted_makespan_ms"

@@ -12,6 +12,7 @@ import select
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,7 @@ def test_pictures_are_drawn_without_a_complaint(shown: Page) -> None:
 
 
 def test_blocks_are_found_by_mouse_with_start_duration_and_memory(shown: Page) -> None:
+    said = "document.querySelector('details[open] .gantt .said').textContent"
     # stage 1 of the prediction: its B0 runs from 30 to 50 of 110 ms, and F1 of the next microbatch is not yet there
     where = shown.run(
         "(() => { const svg = document.querySelector('details[open] .gantt svg'), box = svg.getBoundingClientRect();"
@@ -159,6 +161,7 @@ def test_blocks_are_found_by_mouse_with_start_duration_and_memory(shown: Page) -
     assert shown.run(READOUT) == (
         "predicted, stage 1: B0 (backward (D and W)), 30 ms to 50 ms, takes 20 ms; stage holds 1 MiB"
     )
+    assert shown.run(said) == ""  # what a mouse passes over is not read out
 
 
 def test_everything_is_reached_by_keyboard(shown: Page) -> None:
@@ -171,7 +174,12 @@ def test_everything_is_reached_by_keyboard(shown: Page) -> None:
         shown.key("Tab")
     assert labels == ["both", "predicted", "measured", "memory", "zoom out", "zoom in", "show all"]
     assert shown.run("document.activeElement.tagName") == "svg"
+    assert shown.run("document.activeElement.role") == "application"  # not an image: it has keys of its own
+    assert shown.run(
+        "document.getElementById(document.activeElement.getAttribute('aria-describedby')).textContent"
+    ) == (shown.run(READOUT))
     shown.key("ArrowRight")  # selects the first block
+    assert shown.run("document.querySelector('details[open] .gantt [role=status]').textContent") == shown.run(READOUT)
     assert shown.run(READOUT).startswith("predicted, stage 0: F0 (forward), 0 ns to 10 ms, takes 10 ms")
     shown.key("ArrowDown")  # what stage 1 last began by then: nothing before its first
     assert shown.run(READOUT).startswith("predicted, stage 1: F0 (forward), 20 ms to 30 ms")
@@ -205,6 +213,30 @@ def test_dark_mode_and_print_keep_ink_and_paper_apart(shown: Page) -> None:
         assert shown.run(colours) == expected
     shown.call("Emulation.setEmulatedMedia", media="print", features=[])
     assert shown.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
+
+
+def test_kinds_are_told_apart_without_colour(shown: Page) -> None:
+    """1F1B: F and B only. Letters stand on the blocks; B, which is D and W, has a dark edge above and below."""
+    labels = shown.run(
+        "[...document.querySelector('details[open] .gantt svg').querySelectorAll('g[text-anchor=middle] text')]"
+        ".map(t => t.textContent)"
+    )
+    assert Counter(labels) == {f"{kind}{mb}": 4 for kind in "FB" for mb in (0, 1)}  # 2 stages, predicted and measured
+    edges = shown.run(
+        "[...document.querySelector('details[open] .gantt svg').querySelectorAll('.edge')]"
+        ".map(e => (e.getAttribute('d').match(/M/g) ?? []).length)"
+    )
+    assert edges == [0, 2, 8, 8]  # legend: F none, B two; in each picture four B with two each
+
+
+def test_everything_is_on_paper(shown: Page) -> None:
+    """Printed as a browser prints: the groups that are closed on the screen are on paper too, and closed after that."""
+    drawn = "document.querySelectorAll('details[open] .gantt[data-drawn] svg[role]').length"
+    shown.run(f"addEventListener('beforeprint', () => {{ window.printed = {drawn}; }})")
+    assert len(base64.b64decode(shown.call("Page.printToPDF")["data"])) > 20_000
+    assert shown.run("window.printed") == 4
+    assert shown.run("document.querySelectorAll('details:not([open]) .gantt').length") == 2
+    assert shown.complaints == []
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from crosspipe.problem import Link, LinkTable
-from crosspipe.report.figures import delay_figure, styles
+from crosspipe.report.delay_figures import delay_figure
+from crosspipe.report.figures import COLOURS, styles
 from crosspipe.report.link_figures import ecdf, heat_map
 from crosspipe.report.tradeoff import front, tradeoff_pictures
 
@@ -35,6 +36,66 @@ def test_a_line_a_schedule_and_one_for_the_bound(schedules: int) -> None:
     assert list(lines[schedules - 1].get_ydata()) == [100.0, 100.0 + 10 * (schedules - 1), 100.0 + 20 * (schedules - 1)]
     assert list(lines[-1].get_ydata()) == [90.0] * 3
     assert figure.axes[0].get_ylabel() == "makespan (ms)"
+
+
+def grid(latencies: int, bandwidths: int) -> list[dict[str, object]]:
+    """Every pair of so many latencies and bandwidths: the makespan is 100 ms and both."""
+    return [
+        {
+            "schedule": "s", "delay": f"latency_ms={x}, bandwidth_gbit_per_s={y}", "latency_ms": float(x),
+            "serialisation_ms": 4.0**y, "traversal": "ud", "predicted_iteration_ms": None,
+            "predicted_makespan_ms": 100 + x + 4.0**y, "measured_iteration_ms": None, "lower_bound_ms": 90.0,
+            "origin": None,
+        }
+        for x in range(latencies)
+        for y in range(bandwidths)
+    ]  # fmt: skip
+
+
+def test_many_delays_get_a_panel_per_latency() -> None:
+    figure = delay_figure(grid(5, 4), styles(["s"]))
+    assert figure is not None
+    panels = [axes for axes in figure.axes if axes.lines]
+    assert [axes.get_title(loc="left") for axes in panels] == [f"latency {x} ms" for x in range(5)]
+    assert list(panels[2].lines[0].get_xdata()) == [1, 4, 16, 64]
+    assert list(panels[2].lines[0].get_ydata()) == [103, 106, 118, 166]
+    figure.canvas.draw()
+    labels = [label.get_text() for label in panels[4].get_xticklabels()]
+    assert {"1", "10"} <= set(labels)  # a logarithmic axis with plain numbers
+    assert not any("^" in label for label in labels)
+
+
+def test_what_is_left_out_of_a_figure_is_counted() -> None:
+    figure = delay_figure(grid(11, 3), styles(["s"]))
+    assert figure is not None
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"latency {x} ms" for x in (0, 2, 4, 6, 8, 10)]
+    assert figure.get_suptitle() == "simulated; 6 of 11 latencies"
+    same = [row | {"latency_ms": 0.0, "serialisation_ms": 0.0} for row in grid(6, 5)]  # one site: no link matters
+    alone = delay_figure(same, styles(["s"]))
+    assert alone is not None
+    assert len(alone.axes[0].get_xticks()) == 8
+    assert alone.axes[0].get_title(loc="left") == "simulated; 8 of 30 delays"
+
+
+def test_few_pairs_stand_side_by_side() -> None:
+    figure = delay_figure(grid(2, 4), styles(["s"]))
+    assert figure is not None
+    assert len(figure.axes) == 1
+    assert len(figure.axes[0].get_xticks()) == 8
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("paper", ["#ffffff", "#14171b"])
+def test_lines_stand_out_from_the_paper(colour: str, paper: str) -> None:
+    """WCAG 2.2, 1.4.11: three to one; the papers are those of page.css."""
+
+    def luminance(text: str) -> float:
+        channels = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    bright, dark = sorted([luminance(colour), luminance(paper)], reverse=True)
+    assert (bright + 0.05) / (dark + 0.05) >= 3
 
 
 def test_no_two_schedules_look_alike() -> None:

@@ -9,10 +9,12 @@ import msgspec
 import polars as pl
 import pytest
 
-from crosspipe.errors import ArtifactError
-from crosspipe.report.results import Results, dictionary, load_results, result_files
+from crosspipe.errors import ArtifactError, Infeasible
+from crosspipe.problem import Problem
+from crosspipe.report.results import STATIC_SCHEDULES, Results, dictionary, load_results, result_files
 from crosspipe.report.tables import summary_table
 from crosspipe.schedule import Schedule
+from crosspipe.solver import SCHEDULES, solve
 from crosspipe.store.campaign_file import Outcome, outcome_path
 from crosspipe.store.files import load, save
 from crosspipe.store.records import Iteration, RunRecord
@@ -87,11 +89,52 @@ def test_memory_and_bubbles_follow_from_the_order(results: Results) -> None:
 
 
 def test_iterations_are_rows_with_the_warm_up_marked(results: Results) -> None:
-    frame = results.iterations.filter(pl.col("point") == "1f1b,0")
+    frame = results.iterations.filter(pl.col("point") == "1f1b,0", pl.col("rank").is_null())
     assert frame["iteration"].to_list() == list(range(9))
     assert frame["warmup"].to_list() == [True] + [False] * 8
     assert frame["iteration_ms"].to_list()[1] == pytest.approx(93.9)
     assert frame["loss"].to_list()[-1] == 3.0
+
+
+def test_each_rank_of_a_measured_iteration_is_a_row(results: Results) -> None:
+    """1F1B with a delay, as worked out in conftest: stage 1 runs F0 20-30, B0 30-50, F1 50-60, B1 60-80 of 110 ms."""
+    frame = results.iterations.filter(pl.col("point") == "1f1b,1")
+    assert frame["rank"].to_list()[:4] == [None, None, 0, 1]  # the warm-up is only known as a whole
+    assert frame.height == 9 + 8 * 2
+    last = frame.filter(pl.col("iteration") == 8, pl.col("rank").is_not_null()).to_dicts()
+    assert [(r["rank"], r["stage"], r["site"], r["schedule"]) for r in last] == [(0, 0, 0, "1f1b"), (1, 1, 1, "1f1b")]
+    assert [(r["busy_ms"], r["first_start_ms"], r["last_end_ms"], r["peak_activation_mib"]) for r in last] == [
+        (60, 0, 110, 2), (60, 20, 80, 1),
+    ]  # fmt: skip
+    assert [r["idle_ms"] for r in last] == pytest.approx([50.7, 50.7])  # of 110.7 ms measured
+    assert [r["makespan_ms"] for r in last] == [None, None]
+
+
+def test_an_unreadable_timeline_costs_the_rows_of_its_ranks_only(campaign: Path) -> None:
+    found = load_results(campaign)
+    path = found.store_root / "run" / row(found, "1f1b,1")["run_key"] / "timelines.parquet"
+    path.write_bytes(b"PAR1 nonsense")
+    counts = dict(load_results(campaign).iterations.group_by("point").len().iter_rows())
+    assert (counts["1f1b,1"], counts["zbh1,1"]) == (9, 25)
+
+
+def test_a_schedule_that_does_not_fit_is_infeasible_and_no_finding(campaign: Path) -> None:
+    tight = Problem.uniform(
+        stages=2, microbatches=4, forward_ms=1, input_grad_ms=1, weight_grad_ms=1, memory_microbatches=1
+    )
+    with pytest.raises(Infeasible) as refused:
+        solve(tight, "1f1b")  # holds two microbatches on stage 0
+    path = outcome_path(campaign, "solve", "a" * 64)
+    save(path, msgspec.structs.replace(load(path, Outcome), reason=str(refused.value)))
+    found = load_results(campaign)
+    assert row(found, "gpipe,1")["status"] == "infeasible"
+    assert row(found, "gpipe,1")["reason"] == str(refused.value)
+    assert [f.name for f in found.findings] == ["shared_memory", "point_blocked"]
+
+
+def test_static_schedules_are_those_that_are_not_searched() -> None:
+    fixed = {name for name, entry in SCHEDULES.items() if entry.family in ("static", "generated")}
+    assert set(STATIC_SCHEDULES) == fixed
 
 
 def test_findings_name_the_point_and_the_profile(results: Results) -> None:
@@ -195,6 +238,15 @@ def test_what_failed_is_compared_with_nothing_and_is_nobodys_rival(campaign: Pat
     assert failed["predicted_makespan_ms"] == 90  # solved, then its run failed
     assert failed["best_static"] is failed["predicted_vs_best_static_percent"] is None
     assert other["best_static"] == "1f1b"
+
+
+def test_the_iterations_of_a_thousand_points_read_in_two_seconds(results: Results, tmp_path: Path) -> None:
+    """A hundred iterations of 8 ranks each, and as a whole: 900,000 rows."""
+    one = results.iterations.head(1)
+    pl.concat([one] * 9).select(pl.all().repeat_by(100_000).explode()).write_parquet(tmp_path / "iterations.parquet")
+    started = time.process_time()
+    assert pl.read_parquet(tmp_path / "iterations.parquet").height == 900_000
+    assert time.process_time() - started < 2.0
 
 
 def test_a_thousand_points_load_in_two_seconds(many_points: Path) -> None:
