@@ -2,6 +2,8 @@
 
 crosspipe run experiment=table5
 python analysis/table5.py campaigns/table5
+
+Cells that are off the published value are explained below the table, by what `causes.py` computes: minutes.
 """
 
 from __future__ import annotations
@@ -12,46 +14,64 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import polars as pl
+from causes import GIB, Best, explain, per_microbatch_s, with_limit
 
+from crosspipe.problem import Problem
 from crosspipe.report import load_results
 from crosspipe.report.export import options, write_figure, write_table
 from crosspipe.report.figures import paper_style, styles
 from crosspipe.report.results import STATIC_SCHEDULES, Results
 from crosspipe.schedule import simulate
+from crosspipe.schedule.crossings import site_crossings
+from crosspipe.solver import SCHEDULES, solve
 
 PUBLISHED = pl.read_csv(Path(__file__).parent / "published" / "table5_s_per_microbatch.csv")
 CASES = {1: "16 microbatches", 2: "32, recomputed", 3: "32, twice the memory"}
+OF_CONFIG = {(16, 8, False): 1, (32, 8, True): 2, (32, 16, False): 3}  # microbatches, memory, recomputed
 OURS = ("cross_ud_sub", "cross_ud", "cross_wave")
 DELAY = pl.format("({}, {})", "latency_over_tf", "bandwidth_over_tf").str.replace_all(r"\.0\b", "").alias("delay")
+HEAD = "T_lat/T_F, T_bw/T_F"
+MISFIT = ("needs GiB", "limit GiB", "s/microbatch without limit", "that/published")
 COMPARABLE = (
     "Ours is simulated at block times that were inferred from the paper's delay-free column and excludes gradient norm "
-    "and optimizer; the paper measured on GH200 nodes, static schedules as shipped (without early receives). "
-    "A schedule that does not fit the memory of a case is not in it."
+    "and optimizer; the paper measured on GH200 nodes, static schedules as shipped (without early receives)."
 )
+
+
+def place(results: Results) -> pl.DataFrame:
+    """All points with their case of the paper and, where solved, seconds per microbatch; other cases are left out."""
+    cases = {name: OF_CONFIG.get(_case(a.point.config)) for name, a in results.artifacts.items()}
+    return results.points.with_columns(
+        case=pl.col("point").replace_strict(cases, return_dtype=pl.Int64),
+        s_per_microbatch=pl.col("predicted_makespan_ms") / pl.col("microbatches") / 1e3,
+    ).filter(pl.col("case").is_not_null())
+
+
+def _case(config: dict[str, Any]) -> tuple[int, float, bool]:
+    pipeline = config["pipeline"]
+    return pipeline["microbatches"], pipeline["memory_microbatches"], config["costs"]["recompute"]
 
 
 def cells(results: Results) -> list[dict[str, Any]]:
     """One row per case and delay: the best schedule of ours and the best static one, with what is proven and known."""
-    points = solved(results)
     rows = []
-    for (case, delay), own in points.group_by("case", "delay", maintain_order=True):
-        best = own.filter(pl.col("schedule").is_in(OURS)).sort("s_per_microbatch").row(0, named=True)
-        static = own.filter(pl.col("schedule").is_in(STATIC_SCHEDULES)).sort("s_per_microbatch").row(0, named=True)
-        latency, bandwidth = best["latency_ratio"], best["bandwidth_ratio"]
-        published = PUBLISHED.row(
-            by_predicate=(pl.col("case") == case)
-            & (pl.col("latency_over_tf") == latency)
-            & (pl.col("bandwidth_over_tf") == bandwidth),
-            named=True,
-        )
-        known = {name: published[name] for name in OURS if published[name] is not None}
+    solved = place(results).filter(pl.col("s_per_microbatch").is_not_null())
+    for (case, delay), own in solved.sort("case", maintain_order=True).group_by("case", "delay", maintain_order=True):
+        best = _fastest(own, OURS)
+        static = _fastest(own, STATIC_SCHEDULES)
+        if best is None or static is None:
+            continue  # nothing to compare yet
+        published = published_times(best)
+        known = {name: published[name] for name in OURS if published.get(name) is not None}
+        if not known:
+            continue  # a delay that is not in the paper
         claimed = min(known, key=lambda name: known[name])
-        message = message_bytes(results, best["point"])
+        message = problem_of(results, best["point"]).costs[0][0].forward_message_bytes
         rate = message * 8 / (best["serialisation_ms"] * 1e6) if best["serialisation_ms"] else None
         rows.append(
             {
                 "case": case,
-                "T_lat/T_F, T_bw/T_F": delay,
+                HEAD: delay,
                 "latency_ms": best["latency_ms"],
                 "Gbit/s, n_DP=1": rate,
                 "Gbit/s, n_DP=16": None if rate is None else 16 * rate,
@@ -69,35 +89,102 @@ def cells(results: Results) -> list[dict[str, Any]]:
                 "ours/published": best["s_per_microbatch"] / known[claimed],
             }
         )
-    return sorted(rows, key=lambda row: row["case"])
+    return rows
 
 
-def solved(results: Results) -> pl.DataFrame:
-    """The solved points with their case of the paper, told by batch and recomputation, and seconds per microbatch."""
-    cases = {
-        name: 1 if a.problem.microbatches == 16 else 2 if a.problem.costs[0][0].input_grad_take_bytes else 3
-        for name, a in results.artifacts.items()
-        if a.problem is not None
-    }
-    return results.points.filter(pl.col("predicted_makespan_ms").is_not_null()).with_columns(
-        case=pl.col("point").replace_strict(cases, default=None),
-        s_per_microbatch=pl.col("predicted_makespan_ms") / pl.col("microbatches") / 1e3,
+def published_times(point: dict[str, Any]) -> dict[str, float | None]:
+    """The published seconds per microbatch at the case and delay of `point`, by schedule; empty where none are."""
+    here = PUBLISHED.filter(
+        pl.col("case") == point["case"],
+        pl.col("latency_over_tf") == point["latency_ratio"],
+        pl.col("bandwidth_over_tf") == point["bandwidth_ratio"],
     )
+    return here.drop("case", "latency_over_tf", "bandwidth_over_tf").row(0, named=True) if here.height else {}
+
+
+def _fastest(points: pl.DataFrame, names: Sequence[str]) -> dict[str, Any] | None:
+    own = points.filter(pl.col("schedule").is_in(names)).sort("s_per_microbatch")
+    return own.row(0, named=True) if own.height else None
+
+
+def problem_of(results: Results, point: str) -> Problem:
+    """The Problem of a solved point."""
+    problem = results.artifacts[point].problem
+    assert problem is not None
+    return problem
 
 
 def crossings(results: Results, point: str) -> int:
     """Times that the critical path crosses between sites."""
-    artifacts = results.artifacts[point]
-    assert artifacts.problem is not None
-    assert artifacts.schedule is not None
-    return sum(step.crosses_sites for step in simulate(artifacts.problem, artifacts.schedule).critical_path())
+    schedule = results.artifacts[point].schedule
+    assert schedule is not None
+    return site_crossings(simulate(problem_of(results, point), schedule))
 
 
-def message_bytes(results: Results, point: str) -> int:
-    """Bytes of one replica's message."""
-    problem = results.artifacts[point].problem
-    assert problem is not None
-    return problem.costs[0][0].forward_message_bytes
+def problems(results: Results, points: pl.DataFrame) -> dict[str, Problem]:
+    """The Problems of one case and delay by traversal: all schedules of a traversal have the same."""
+    solved = points.filter(pl.col("traversal").is_not_null())
+    return {traversal: problem_of(results, name) for name, traversal in solved.select("point", "traversal").iter_rows()}
+
+
+def causes(results: Results, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A note per cell that is off the published value."""
+    points, notes = place(results), []
+    free = {row["case"]: row["ours/published"] for row in rows if row[HEAD] == "(0, 0)"}
+    for row in rows:
+        own = points.filter(pl.col("case") == row["case"], pl.col("delay") == row[HEAD])
+        name = own.filter(pl.col("schedule") == row["our best"])["point"].item()
+        artifacts = results.artifacts[name]
+        assert artifacts.schedule is not None
+        best = Best(
+            schedule=artifacts.schedule,
+            problem=problem_of(results, name),
+            bound_s=row["bound s/microbatch"],
+            problems=problems(results, own),
+            published_s=row["its published s/microbatch"],
+            without_delay=free.get(row["case"]),
+        )
+        cause = explain(best, artifacts.point.config["pipeline"]["memory_microbatches"])
+        if cause is not None:
+            notes.append(f"Case {row['case']}, {row[HEAD]}, {row['ours/published']:.3f} of the published: {cause}")
+    return notes
+
+
+def schedules(results: Results) -> pl.DataFrame:
+    """Every schedule of every cell beside its published time; for those that do not fit, what they would need."""
+    points, rows = place(results), []
+    for point in points.iter_rows(named=True):
+        name, takes_s = point["schedule"], point["s_per_microbatch"]
+        known = published_times(point).get(name)
+        row = {
+            "case": point["case"],
+            HEAD: point["delay"],
+            "schedule": name,
+            "status": point["status"],
+            "s/microbatch": takes_s,
+            "gap_percent": point["gap_percent"],
+            "published s/microbatch": known,
+            "ours/published": takes_s / known if takes_s and known else None,
+        }
+        here = points.filter(pl.col("case") == point["case"], pl.col("delay") == point["delay"])
+        problem = problems(results, here).get(SCHEDULES[name].traversal or "")
+        misfit = point["status"] == "infeasible" and problem is not None
+        rows.append(row | (without_limit(problem, name, known) if misfit else dict.fromkeys(MISFIT)))
+    return pl.DataFrame(rows, infer_schema_length=None).sort("case", maintain_order=True)
+
+
+def without_limit(problem: Problem, name: str, known: float | None) -> dict[str, float | None]:
+    """What a fixed order that does not fit would need and take, if it might."""
+    free, limit = with_limit(problem, None), problem.activation_limit_bytes[0]
+    order = solve(free, name, time_limit_s=1)
+    takes_s = per_microbatch_s(free, order)
+    values = (
+        max(simulate(free, order).peak_memory_bytes()) / GIB,
+        None if limit is None else limit / GIB,
+        takes_s,
+        takes_s / known if known else None,
+    )
+    return dict(zip(MISFIT, values, strict=True))
 
 
 def draw(results: Results, rows: Sequence[dict[str, Any]]) -> plt.Figure:
@@ -105,10 +192,10 @@ def draw(results: Results, rows: Sequence[dict[str, Any]]) -> plt.Figure:
     looks = styles(PUBLISHED.columns[3:])
     with paper_style():
         figure, axes = plt.subplots(3, 1, figsize=(3.4, 5.2), sharex=True, layout="constrained")
-        points = solved(results)
+        points = place(results)
         for axis, (case, words) in zip(axes, CASES.items(), strict=True):
             here = [row for row in rows if row["case"] == case]
-            delays = [row["T_lat/T_F, T_bw/T_F"] for row in here]
+            delays = [row[HEAD] for row in here]
             own = points.filter(pl.col("case") == case)
             published = PUBLISHED.filter(pl.col("case") == case)
             for index, (column, look) in enumerate(looks.items()):
@@ -121,6 +208,7 @@ def draw(results: Results, rows: Sequence[dict[str, Any]]) -> plt.Figure:
             axis.set_xticks(range(len(delays)), [d.replace(", ", ",\n") for d in delays])
             axis.set_title(f"case {case}: {words}")
             axis.set_ylabel("s per microbatch")
+            axis.margins(y=0.1)
             axis.set_ylim(bottom=0)
         axes[-1].set_xlabel("(T_lat, T_bw) / T_F\nx: published, measured; other marks: simulated")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -131,7 +219,18 @@ def main() -> None:
     told = options(__doc__)
     results = load_results(told.campaign, told.store)
     rows = cells(results)
-    write_table(pl.DataFrame(rows), told.out / "table5", "Table 5, simulated with bound and gap", [COMPARABLE])
+    if not rows:
+        raise SystemExit(f"{told.campaign}: no cell has both a schedule of ours and a static one yet")
+    title = "Table 5, simulated with bound and gap"
+    write_table(pl.DataFrame(rows), told.out / "table5", title, [COMPARABLE, *causes(results, rows)])
+    every = schedules(results)
+    misfits = every.filter(pl.col("status") == "infeasible")
+    if misfits.height:
+        title = "Infeasible: schedules that do not fit the memory of a case, and what they would take without its limit"
+        shown = misfits.select("case", HEAD, "schedule", "published s/microbatch", *MISFIT)
+        write_table(shown, told.out / "table5_infeasible", title)
+    title = "Table 5, every schedule beside its published time (static ones published as shipped)"
+    write_table(every.drop(MISFIT), told.out / "table5_schedules", title)
     write_figure(draw(results, rows), told.out / "table5")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from crosspipe.cli import main
+from crosspipe.report import load_results
 
 ANALYSIS = Path(__file__).parents[2] / "analysis"
 
@@ -78,6 +80,25 @@ def test_table5_stands_beside_the_published_values(simulate: Simulate) -> None:
     assert row["bound s/microbatch"] == pytest.approx(2.121 / 16)
     assert (row["published best"], row["its published s/microbatch"]) == ("cross_wave", 0.119)
     assert row["ours/published"] == pytest.approx(row["s/microbatch"] / 0.119)
+
+
+def test_table5_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ANALYSIS)
+    told = ("+case=batch32_recomputed", "schedule=1f1b,zbh1", "network.delay=[0,0]", "cluster=debug", "store=store")
+    assert main(["run", "experiment=table5", *told, "campaign_dir=campaign"]) == 1  # not every point has a schedule
+    table = importlib.import_module("table5").schedules(load_results("campaign"))
+    fits, misfit = table.sort("schedule").iter_rows(named=True)
+    # 1F1B: (n+p-1)(F+D+W), with D longer by F: 39 * (38 + 84 + 21) ms for 32
+    assert fits["status"] == "done"
+    assert fits["s/microbatch"] == pytest.approx(39 * 0.143 / 32)
+    assert fits["ours/published"] == pytest.approx(39 * 0.143 / 32 / 0.174)
+    # ZB-H1: n(F+D+W) + (p-1)(F+D-W)
+    assert misfit["status"] == "infeasible"
+    assert misfit["s/microbatch without limit"] == pytest.approx((32 * 143 + 7 * 101) / 32e3)
+    # the last stage: a microbatch made whole again, and the W of seven that wait, half of one each
+    assert misfit["needs GiB"] == pytest.approx((10376 + 7 * 5188) / 1024)
+    assert misfit["limit GiB"] == pytest.approx((8 * 64 + 10376 - 64) / 1024)
 
 
 def test_fig9_adds_the_all_reduce_of_all_parameters(simulate: Simulate) -> None:
