@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import along_delays, options, write_figure, write_table
+from crosspipe.report.export import along_delays, needed, options, write_figure, write_table
 from crosspipe.report.figures import paper_style
 
 COMPARABLE = (
@@ -23,7 +23,7 @@ def slowdowns(points: pl.DataFrame) -> pl.DataFrame:
     """Every solved point with its time over that of ZB-V without delay, and its gap."""
     solved = points.filter(pl.col("predicted_makespan_ms").is_not_null())
     free = solved.filter(pl.col("schedule") == "zbv", pl.col("latency_ratio") == 0, pl.col("bandwidth_ratio") == 0)
-    reference = free["predicted_makespan_ms"].item()
+    reference = needed(free, "zbv without delay")["predicted_makespan_ms"]
     return solved.select(
         "schedule", "latency_ratio", "bandwidth_ratio",
         makespan_ms=pl.col("predicted_makespan_ms"), slowdown=pl.col("predicted_makespan_ms") / reference,

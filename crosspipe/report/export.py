@@ -64,25 +64,49 @@ def write_figure(figure: Figure, stem: Path) -> None:
     print(stem.with_suffix(".pdf"))
 
 
-def along_delays(points: pl.DataFrame, value: pl.Expr, label: str) -> Figure:
+def along_delays(
+    points: pl.DataFrame, value: pl.Expr, label: str, *, measured: pl.Expr | None = None, rows: str | None = None
+) -> Figure:
     """`value` of every schedule along latency alone and along bandwidth alone, side by side; its axis says `label`.
 
-    `points` has columns schedule, latency_ratio and bandwidth_ratio, beside what `value` needs.
+    `points` has columns schedule, latency_ratio and bandwidth_ratio, beside what `value` needs. With `measured` the
+    marks are that, and the lines alone are `value`. There is a row of axes for each value of the column `rows`.
     """
     import matplotlib.pyplot as plt
     import polars as pl
+    from matplotlib.lines import Line2D
 
+    looks = styles(points["schedule"].to_list())
+    kinds = [None] if rows is None else list(dict.fromkeys(points[rows]))
     with paper_style():
-        figure, axes = plt.subplots(1, 2, figsize=(3.4, 2.6), sharey=True, layout="constrained")
-        for axis, (column, words, other) in zip(axes, _DELAYS, strict=True):
-            for name, look in styles(points["schedule"].to_list()).items():
-                own = points.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
-                line = {"marker": look.marker, "color": look.colour, "mfc": "none", "linestyle": look.dashes}
-                axis.plot(own[column], own.select(value).to_series(), label=name, **line)
-            axis.set_xlabel(words)
-        axes[0].set_ylabel(label)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        size = (3.4, 0.9 + 1.7 * len(kinds))
+        figure, grid = plt.subplots(len(kinds), 2, figsize=size, sharey="row", squeeze=False, layout="constrained")
+        for kind, axes in zip(kinds, grid, strict=True):
+            shown = points if rows is None else points.filter(pl.col(rows) == kind)
+            for axis, (column, words, other) in zip(axes, _DELAYS, strict=True):
+                for name, look in looks.items():
+                    own = shown.filter(pl.col("schedule") == name, pl.col(other) == 0).sort(column)
+                    axis.plot(own[column], own.select(value).to_series(), color=look.colour, linestyle=look.dashes)
+                    marks = own.select(value if measured is None else measured).to_series()
+                    axis.plot(own[column], marks, look.marker, color=look.colour, mfc="none")
+                if axis in grid[-1]:
+                    axis.set_xlabel(words)
+            axes[0].set_ylabel(label)
+            if kind is not None:
+                axes[0].set_title(kind)
+        handles = [
+            Line2D([], [], color=look.colour, marker=look.marker, mfc="none", linestyle=look.dashes, label=name)
+            for name, look in looks.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
+
+
+def needed(frame: pl.DataFrame, what: str) -> dict[str, Any]:
+    """The first row of `frame`; ends the script in one line that names `what` where there is none."""
+    if frame.is_empty():
+        raise SystemExit(f"{what}: not in this campaign, or not finished; run the whole experiment, or wait for it")
+    return frame.row(0, named=True)
 
 
 def markdown(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
@@ -110,7 +134,7 @@ def latex(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
 
 def _words(column: str) -> str:
     """A column's name for readers: `gap_percent` is "gap %", `latency_ms` is "latency ms"; T_F and its like stay."""
-    parts = re.split(r"(?<![A-Za-z])(T_(?:F|lat|bw))(?![A-Za-z])", column)
+    parts = re.split(r"(?<![A-Za-z])((?:T_(?:F|lat|bw)|n_DP))(?![A-Za-z])", column)
     parts[::2] = [part.replace("_percent", " %").replace("_", " ") for part in parts[::2]]
     return "".join(parts)
 

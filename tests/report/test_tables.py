@@ -86,8 +86,14 @@ def test_numbers_read_well() -> None:
 def test_column_names_keep_the_symbols_of_the_paper() -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame(
-        {"makespan in T_F": [1.5], "T_lat/T_F, T_bw/T_F": ["1, 2"], "best_static": ["a"], "gap_percent": [0.5]}
+        {
+            "makespan in T_F": [1.5],
+            "T_lat/T_F, T_bw/T_F": ["1, 2"],
+            "best_static": ["a"],
+            "Gbit/s, n_DP=16": [9.0],
+            "gap_percent": [0.5],
+        }
     )
     heads = markdown(frame, "caption").splitlines()[2]
-    assert heads == "| makespan in T_F | T_lat/T_F, T_bw/T_F | best static | gap % |"
+    assert heads == "| makespan in T_F | T_lat/T_F, T_bw/T_F | best static | Gbit/s, n_DP=16 | gap % |"
     assert r"makespan in T\_F" in latex(frame, "caption")
