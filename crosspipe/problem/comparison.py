@@ -25,7 +25,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One quantity then and now: `before` None where it is new, `after` None where it is gone.
 
     `what` is a place such as `gloo site 0 -> 1`, `gloo 0 (nid001) -> 2 (nid007)` or `s1.c0.F`; `unit` is "ns",
-    "ns/byte" or "bytes".
+    "ns/byte", "bytes/s" (of the largest window one way) or "bytes".
     """
 
     what: str
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def compare_links(earlier: Sequence[LinkTable], now: LinkTable) -> tuple[Change, ...]:
-    """Alpha and time per byte of every link and site pair against `earlier` tables, oldest first.
+    """Alpha, time per byte and largest window of every link and site pair against `earlier` tables, oldest first.
 
     A link is the same where its ranks sit on the same nodes; site pairs are compared wherever the ranks sat, with the
     hull of the intervals of their pairs of ranks.
@@ -106,9 +106,14 @@ def _link_values(table: LinkTable) -> dict[tuple[str, str], Spread]:
             ]
             values[name, "ns"] = _hull(pair.latency_ns, map(_latency, own))
             values[name, "ns/byte"] = _hull(_per_byte(pair.bandwidth_bytes_per_s).median, map(_inverse, own))
+            if pair.streamed_bytes_per_s is not None:
+                rates = (link.largest_window() for link in own)
+                values[name, "bytes/s"] = _hull(pair.streamed_bytes_per_s, (rate for rate in rates if rate is not None))
     for link in table.links:
         name = f"{link.transport} {_end(table, link.source)} -> {_end(table, link.target)}"
         values[name, "ns"], values[name, "ns/byte"] = _latency(link), _inverse(link)
+        if (rate := link.largest_window()) is not None:
+            values[name, "bytes/s"] = rate
     return values
 
 

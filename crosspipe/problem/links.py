@@ -85,6 +85,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Relative misfit of the one line, line / median - 1, at each of `sizes_bytes`."""
         return tuple(self.delay_ns(s) / median - 1 for s, median in zip(self.sizes_bytes, self.medians_ns, strict=True))
 
+    def largest_window(self) -> Spread | None:
+        """Bytes/s one way with the largest messages in flight; None where no rate is known."""
+        one_way = [stream for stream in self.streams if stream.pattern == "one_way"]
+        return max(one_way, key=lambda stream: stream.size_bytes).bytes_per_s if one_way else None
+
     def serialisation_ns(self, size_bytes: int) -> int:
         """beta*bytes in ns, rounded up."""
         if self.bandwidth_bytes_per_s is None:
@@ -122,8 +127,9 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Contention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What disjoint pairs of ranks of the same two sites get one by one, and all at once, in one direction.
 
-    `alone` and `together` are bytes/s per pair of `pairs` (source, target), with `window` messages of `size_bytes` in
-    flight. `enough_cores` is False where one machine had more busy ranks than cores: that is contention for cores then.
+    `alone` and `together` are bytes/s per pair of `pairs` (source, target), with up to `window` messages of
+    `size_bytes` in flight. `enough_cores` is False where one machine had more busy ranks than cores: that is
+    contention for cores then.
     """
 
     source_site: int

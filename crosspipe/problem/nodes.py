@@ -54,17 +54,25 @@ def costs_of_nodes(by_node: Mapping[str, BlockCosts], node_of_stage: Sequence[st
 
 def slow_nodes(by_node: Mapping[str, BlockCosts]) -> list[Finding]:
     """`slow_node`: nodes whose blocks take a tenth longer than the median of the others, or more, in the median."""
-    said = []
+    said = [
+        f"{node}'s blocks take {score:.2f} times as long as those of its peers"
+        for node, ratios in against_peers(by_node).items()
+        if ratios and (score := median(ratios.values())) >= SLOW
+    ]
+    return [Finding(name="slow_node", detail="; ".join(said))] if said else []
+
+
+def against_peers(by_node: Mapping[str, BlockCosts]) -> dict[str, dict[str, float]]:
+    """By node and duration (`s1.c0.F`): the node's median over the median of the other nodes'."""
+    found: dict[str, dict[str, float]] = {}
     for node, costs in by_node.items():
         others = [other.spreads for name, other in by_node.items() if name != node]
-        ratios = []
+        ratios = found.setdefault(node, {})
         for name, spread in costs.spreads.items():
             peers = [spreads[name].median for spreads in others if name in spreads]
             if peers and (usual := median(peers)) > 0:
-                ratios.append(spread.median / usual)
-        if ratios and (score := median(ratios)) >= SLOW:
-            said.append(f"{node}'s blocks take {score:.2f} times as long as those of its peers")
-    return [Finding(name="slow_node", detail="; ".join(said))] if said else []
+                ratios[name] = spread.median / usual
+    return found
 
 
 def _placed(by_node: Mapping[str, BlockCosts], node_of_stage: Sequence[str]) -> BlockCosts:

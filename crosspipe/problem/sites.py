@@ -81,8 +81,7 @@ def _medians(links: list[Link]) -> tuple[int, int | None]:
 
 def _streamed(links: list[Link]) -> int | None:
     """Median over the pairs of what their largest one-way window carried, in bytes/s."""
-    streams = ([stream for stream in link.streams if stream.pattern == "one_way"] for link in links)
-    rates = [max(found, key=lambda stream: stream.size_bytes).bytes_per_s.median for found in streams if found]
+    rates = [rate.median for link in links if (rate := link.largest_window()) is not None]
     return round(median(rates)) if rates else None
 
 

@@ -27,6 +27,7 @@ SHOWN = 3  # examples in a sentence
 SLOW_RANK = 2.0
 UNIT_SLIP = (800, 1280)  # a link off by 1000 or 1024, give or take the noise of a quarter
 FAR = 10.0
+FEWEST_FOR_MODES, MANY_FOR_MODES = 10, 20  # a link with little time has ten round trips a size
 CLOCK_STEP_NS = 10_000_000
 CLOCK_DRIFT = 1e-3  # twice what a disciplined clock may slew
 
@@ -123,11 +124,13 @@ def two_modes(times: NDArray[np.float64]) -> tuple[float, float, float] | None:
     """(lower mode, upper mode, share of the upper) where the samples (> 0) have two modes, else None.
 
     The cut into two groups that explains most of the variance of log(time) (Otsu 1979) must explain 85 % (a normal
-    distribution: 64 %, a uniform: 75 %), leave a fifth on each side and medians a quarter apart; 20 samples or more.
+    distribution: 64 %, a uniform: 75 %), leave a fifth on each side and medians a quarter apart. Of fewer than 20
+    samples, where chance makes groups, it must explain 95 % and leave three on each side; of fewer than 10, none do.
     """
     count = len(times)
-    if count < 20:
+    if count < FEWEST_FOR_MODES:
         return None
+    explained, fewest = (0.85, 0.2 * count) if count >= MANY_FOR_MODES else (0.95, 3)
     ordered = np.sort(times)
     logs = np.log(ordered)
     total = logs.var()
@@ -138,11 +141,10 @@ def two_modes(times: NDArray[np.float64]) -> tuple[float, float, float] | None:
     upper = (logs.sum() - np.cumsum(logs)[:-1]) / (count - below)
     between = below * (count - below) / count**2 * (upper - lower) ** 2
     cut = int(between.argmax()) + 1
-    share = 1 - cut / count
     low, high = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
-    if between.max() < 0.85 * total or not 0.2 <= share <= 0.8 or high < 1.25 * low:
+    if between.max() < explained * total or min(cut, count - cut) < fewest or high < 1.25 * low:
         return None
-    return low, high, share
+    return low, high, 1 - cut / count
 
 
 def bimodal(samples: Samples) -> list[Finding]:
@@ -199,7 +201,7 @@ def unit_slips(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Findi
     return _finding("unit_slip", slips) + _finding("far_from_neighbours", far)
 
 
-def slow_ranks(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Finding]:
+def slow_ranks(links: Sequence[Link], site_of_rank: Sequence[int], node_of_rank: Sequence[str] = ()) -> list[Finding]:
     """`slow_rank`: a rank at least twice as slow to its peers as others of its site are to the same peers.
 
     For every peer its link (alpha; ns per byte) is divided by the median of the same peer's links with the other ranks
@@ -218,7 +220,8 @@ def slow_ranks(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Findi
                     if rank in pair and (usual := _usual(cost, rank, pair, site_of_rank)) > 0
                 ]
                 if ratios and (score := median(ratios)) >= SLOW_RANK:
-                    said.append(f"{transport}: rank {rank}'s {quantity} is {score:.1f} times that of its peers")
+                    who = f"rank {rank} ({node_of_rank[rank]})" if node_of_rank else f"rank {rank}"
+                    said.append(f"{transport}: {who}'s {quantity} is {score:.1f} times that of its peers")
     return _finding("slow_rank", said)
 
 

@@ -30,7 +30,7 @@ SIOCGIFADDR = 0x8915  # Linux: IPv4 address of an interface
 
 
 class GlooChannel:
-    """`crosspipe.profile.pingpong.Channel` over torch.distributed's gloo, messages or windows up to `largest_bytes`."""
+    """`crosspipe.profile.pingpong.Channel` over torch.distributed's gloo, messages up to `largest_bytes`."""
 
     name = "gloo"
 
@@ -97,7 +97,8 @@ class GlooChannel:
                 work.wait()
 
     def _receives(self, peer: int, size_bytes: int, window: int) -> list[dist.Work]:
-        slots = (self._in[i * size_bytes : (i + 1) * size_bytes] for i in range(window))
+        fits = len(self._in) // size_bytes
+        slots = (self._in[i % fits * size_bytes :][:size_bytes] for i in range(window))
         return [dist.irecv(slot, peer, tag=PAYLOAD) for slot in slots]
 
 

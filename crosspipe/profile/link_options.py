@@ -12,7 +12,7 @@ from crosspipe.profile.pingpong import Rule
 from crosspipe.profile.streams import stream_sizes
 
 TRANSPORTS = ("mpi", "gloo")  # unless told otherwise
-KNOWN = (*TRANSPORTS, "nccl")
+KNOWN = (*TRANSPORTS, "nccl", "mpi_device")
 SIZES_BYTES = tuple(4**power for power in range(12))  # 1 B to 4 MiB
 
 
@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     parser.add_argument("--sizes", type=_numbers(1), default=SIZES_BYTES, metavar="BYTES,…", help="message sizes")
     parser.add_argument("--largest", type=int, metavar="BYTES", help="more sizes, in powers of 4, up to this one")
     parser.add_argument("--streams", type=_sizes_or_none, metavar="BYTES,…", help="sizes of windows in flight, or none")
-    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo,nccl")
+    parser.add_argument("--transports", type=_transports, default=TRANSPORTS, metavar="mpi,gloo,nccl,mpi_device")
     parser.add_argument("--time-budget", type=float, default=5.0, metavar="S", help="for all pairs together")
     parser.add_argument("--time-limit", type=float, metavar="S", help="sizes are skipped beyond; 5 budgets or 120 s")
     parser.add_argument("--sites", type=_numbers(0), default=(), metavar="0,0,1,1", help="the site of every rank")

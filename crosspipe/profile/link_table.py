@@ -30,8 +30,8 @@ def run_transport(transports: Sequence[str]) -> str:
 
 
 def with_torch(transports: Sequence[str]) -> bool:
-    """Whether torch.distributed carries one of them."""
-    return bool({"gloo", "nccl"} & set(transports))
+    """Whether torch carries one of them, or holds its messages."""
+    return bool({"gloo", "nccl", "mpi_device"} & set(transports))
 
 
 def build_table(
@@ -80,7 +80,7 @@ def build_table(
         *distrust.placement(places, transports, environ),
         *distrust.bad_samples({**samples, **named}, [*(key for key in keys if key not in left_out), *named]),
         *distrust.bimodal(samples),
-        *link_findings(links, site_of_rank),
+        *link_findings(links, site_of_rank, [place.node for place in places]),
     ]
     busy = {pairs: _enough_cores(pairs, places) for pairs in crossings(site_of_rank)}
     return LinkTable(
@@ -99,12 +99,14 @@ def _enough_cores(pairs: Round, places: Sequence[Place]) -> bool:
     return all(count <= cores(places)[machine] for machine, count in busy.items())
 
 
-def link_findings(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Finding]:
-    """What the links themselves show: protocol switches, slips of units, slow ranks."""
+def link_findings(
+    links: Sequence[Link], site_of_rank: Sequence[int], node_of_rank: Sequence[str] = ()
+) -> list[Finding]:
+    """What the links themselves show: protocol switches, slips of units, slow ranks (and the nodes they are on)."""
     return [
         *distrust.protocol_switches(links),
         *distrust.unit_slips(links, site_of_rank),
-        *distrust.slow_ranks(links, site_of_rank),
+        *distrust.slow_ranks(links, site_of_rank, node_of_rank),
     ]
 
 
@@ -127,7 +129,8 @@ def describe(
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "method": "ping-pong, half of the round trip, monotonic clock, receives posted first, host memory"
-        f"{' (nccl: device memory, receives in order)' if 'nccl' in transports else ''}",
+        f"{' (nccl: device memory, receives in order)' if 'nccl' in transports else ''}"
+        f"{' (mpi_device: device memory)' if 'mpi_device' in transports else ''}",
         "rule": f"until the 95 % interval of the median is {rule.width:.0%} of it or less, or time is up; at least "
         f"{rule.fewest} round trips, or 6 where there is no time for more, {rule.warmup} warm-ups before each batch",
         "sizes_settled": f"{sum(settled)} of {len(samples)}",

@@ -26,7 +26,7 @@ from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.profile import distrust
 from crosspipe.profile.link_options import Options, parse
 from crosspipe.profile.link_table import build_table, describe, with_torch
-from crosspipe.profile.pingpong import Allowance, Channel, Skipped
+from crosspipe.profile.pingpong import Allowance, Cell, Channel, Skipped
 from crosspipe.profile.places import Place, check_world, here
 from crosspipe.profile.samples import frame, one_way, pack, windows, write_samples
 from crosspipe.profile.streams import window_of
@@ -43,7 +43,7 @@ SAVE_EVERY_S = 5.0  # while measuring
 
 def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
     """All of it, on every rank of `comm`; rank 0 writes and returns the table, the others None."""
-    from crosspipe.profile.mpi_links import MpiChannel, wait_idle
+    from crosspipe.profile.mpi_links import MpiChannel, start_mpi_device, wait_idle
 
     started, clocks = datetime.datetime.now(datetime.UTC), distrust.read_clocks()
     places: list[Place] = comm.allgather(here(comm.rank, options.sites[comm.rank] if options.sites else 0))
@@ -59,6 +59,8 @@ def measure(options: Options, comm: MPI.Comm, library: str) -> LinkTable | None:
         from crosspipe.profile.nccl_links import start_nccl
 
         channels["nccl"] = start_nccl(comm.rank, places, largest)
+    if "mpi_device" in options.transports:
+        channels["mpi_device"] = start_mpi_device(comm, places, largest)
     if comm.rank == 0:
         with disk_errors(options.out):
             options.out.mkdir(parents=True, exist_ok=True)
@@ -113,6 +115,7 @@ def _play_all(
     control = MpiControl(comm)
     parts: list[NDArray[np.int64]] = []
     skipped: list[Skipped] = []
+    own: list[Cell] = []
     started = saved = time.monotonic()
     limit_s = min(options.time_limit_s, job_limit_s(os.environ, time.time()))
     for number, turn in enumerate(turns):
@@ -123,7 +126,8 @@ def _play_all(
         # what earlier turns left over is shared by those to come; rank 0's clock decides for all
         left = len(turns) - number
         allowed = comm.bcast(Allowance((options.time_budget_s - spent_s) / left, (limit_s - spent_s) / left))
-        cells = play(turn, channels[turn.transport], control, comm.rank, options, allowed)
+        cells = play(turn, channels[turn.transport], control, comm.rank, options, allowed, own)
+        own += cells
         wait_idle(comm)
         gathered = comm.gather((pack(cells, options.transports), skipped_of(cells)))
         if gathered is None:

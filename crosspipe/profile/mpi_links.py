@@ -1,29 +1,45 @@
-"""Ping-pong and windows over MPI: host memory, persistent receives, buffers and never pickles.
+"""Ping-pong and windows over MPI: host or device memory, persistent receives, buffers and never pickles.
 
-Imported only inside an MPI job. `wait_idle` lives here too: an MPI that waits spins, and would take the core from the
-pair that measures.
+MPI itself moves the bytes: a message is there when MPI says so, and no stream is waited for. Imported only inside an
+MPI job. `wait_idle` lives here too: an MPI that waits spins, and would take the core from the pair that measures.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from crosspipe.profile.places import Place, device_of
+
 PAYLOAD, COUNT, GO, LAST = 1, 2, 3, 4  # tags
 
 
+def host_memory(size_bytes: int) -> Any:
+    """A buffer of ones, not zeros: it was touched, so no page fault is timed."""
+    return np.ones(size_bytes, dtype=np.uint8)
+
+
 class MpiChannel:
-    """`crosspipe.profile.pingpong.Channel` over an MPI communicator, messages or windows up to `largest_bytes`."""
+    """`crosspipe.profile.pingpong.Channel` over an MPI communicator, messages up to `largest_bytes`.
 
-    name = "mpi"
+    `memory` makes what holds them: an array of bytes that mpi4py takes, on the host or (by the CUDA array interface) on
+    a device.
+    """
 
-    def __init__(self, comm: MPI.Comm, largest_bytes: int) -> None:
-        self._comm = comm
-        self._out = np.ones(largest_bytes, dtype=np.uint8)  # ones, not zeros: touched, so no page fault is timed
-        self._in = np.ones(largest_bytes, dtype=np.uint8)
-        self._byte = np.ones(1, dtype=np.uint8)
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        largest_bytes: int,
+        memory: Callable[[int], Any] = host_memory,
+        name: str = "mpi",
+    ) -> None:
+        self._comm, self.name = comm, name
+        self._out, self._in = memory(largest_bytes), memory(largest_bytes)
+        self._byte = host_memory(1)
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
         out = self._out[:size_bytes]
@@ -88,13 +104,29 @@ class MpiChannel:
         return [self._comm.Send_init(self._out[:size_bytes], peer, PAYLOAD) for _ in range(window)]
 
     def _receives(self, peer: int, size_bytes: int, window: int) -> list[MPI.Prequest]:
-        slots = (self._in[i * size_bytes : (i + 1) * size_bytes] for i in range(window))
+        fits = len(self._in) // size_bytes
+        slots = (self._in[i % fits * size_bytes :][:size_bytes] for i in range(window))
         return [self._comm.Recv_init(slot, peer, PAYLOAD) for slot in slots]
 
 
 def _free(requests: list[MPI.Prequest]) -> None:
     for request in requests:
         request.Free()
+
+
+def start_mpi_device(comm: MPI.Comm, places: Sequence[Place], largest_bytes: int) -> MpiChannel:
+    """The channel of this rank's GPU. An MPI that does not know device memory ends the ranks at the first message."""
+    import torch
+
+    device = torch.device("cuda", device_of(comm.rank, places, torch.cuda.device_count(), "mpi_device"))
+    torch.cuda.set_device(device)
+
+    def device_memory(size_bytes: int) -> Any:
+        buffer = torch.ones(size_bytes, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize(device)
+        return buffer
+
+    return MpiChannel(comm, largest_bytes, device_memory, "mpi_device")
 
 
 class MpiControl:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from crosspipe.errors import FieldError
-from crosspipe.profile.places import Place
+from crosspipe.profile.places import Place, device_of
 
 
 class DeviceChannel:
-    """`crosspipe.profile.pingpong.Channel` over an ordered group, messages or windows up to `largest_bytes`.
+    """`crosspipe.profile.pingpong.Channel` over an ordered group, messages up to `largest_bytes`.
 
     `synchronize` waits for the device.
     """
@@ -72,34 +71,17 @@ class DeviceChannel:
 
     def _batch(self, peer: int, size_bytes: int, *, sends: int, receives: int) -> None:
         out = self._out[:size_bytes]
-        slots = [self._in[i * size_bytes : (i + 1) * size_bytes] for i in range(receives)]
+        fits = len(self._in) // size_bytes
+        slots = [self._in[i % fits * size_bytes :][:size_bytes] for i in range(receives)]
         operations = [dist.P2POp(dist.isend, out, peer, self._group) for _ in range(sends)]
         operations += [dist.P2POp(dist.irecv, slot, peer, self._group) for slot in slots]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
 
-def device_of(rank: int, places: Sequence[Place], devices: int) -> int:
-    """The number of the GPU of `rank`, of the `devices` it sees: that of ranks before it on its machine.
-
-    Where it sees a single one, that is its own (Slurm's --gpus-per-task). FieldError where GPUs do not suffice.
-    """
-    if devices == 1:
-        return 0
-    mine = sum(place.machine == places[rank].machine for place in places[:rank])
-    if mine >= devices:
-        raise FieldError(
-            "--transports",
-            "nccl",
-            f"rank {rank} on {places[rank].host} finds {devices} GPUs",
-            "start fewer ranks there",
-        )
-    return mine
-
-
 def start_nccl(rank: int, places: Sequence[Place], largest_bytes: int) -> DeviceChannel:
     """The channel of this rank; all ranks must have joined the default group (`crosspipe.profile.gloo_links`)."""
-    device = torch.device("cuda", device_of(rank, places, torch.cuda.device_count()))
+    device = torch.device("cuda", device_of(rank, places, torch.cuda.device_count(), "nccl"))
     torch.cuda.set_device(device)
     group = dist.new_group(backend="nccl")
     # all ranks must take part in a group's first operation, and a pair alone would be it

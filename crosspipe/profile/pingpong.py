@@ -56,7 +56,10 @@ SINGLE = Pattern(PING_PONG, 1)
 
 
 class Channel(Protocol):
-    """What carries the bytes. Receives are posted before the message that they meet is sent."""
+    """What carries the bytes. Receives are posted before the message that they meet is sent.
+
+    A window larger than the buffer is received into it again and again, as OSU's osu_bw has it.
+    """
 
     name: str
 

@@ -60,7 +60,7 @@ def medium(transport: str, one: Place, other: Place, environ: Mapping[str, str])
     if one.machine != other.machine:
         return "network"
     denied = not _ucx_shares_memory(environ) and (one.node != other.node or _is_set(environ, "MPIR_CVAR_NOLOCAL"))
-    if transport == "nccl" or (transport == "mpi" and not denied):
+    if transport == "nccl" or (transport in ("mpi", "mpi_device") and not denied):
         return "shared memory"
     return "loopback" if one.network == other.network else "network"
 
@@ -71,6 +71,20 @@ def cores(places: Sequence[Place]) -> dict[str, int]:
     for place in places:
         usable.setdefault(place.machine, set()).update(place.cores)
     return {machine: len(numbers) for machine, numbers in usable.items()}
+
+
+def device_of(rank: int, places: Sequence[Place], devices: int, transport: str) -> int:
+    """The number of the GPU of `rank`, of the `devices` it sees: that of ranks before it on its machine.
+
+    Where it sees a single one, that is its own (Slurm's --gpus-per-task). FieldError where GPUs do not suffice.
+    """
+    if devices == 1:
+        return 0
+    mine = sum(place.machine == places[rank].machine for place in places[:rank])
+    if mine >= devices:
+        wrong = f"rank {rank} on {places[rank].host} finds {devices} GPUs"
+        raise FieldError("--transports", transport, wrong, "start fewer ranks there")
+    return mine
 
 
 def check_world(world: int, *, sites: int | None, ranks: int | None, environ: Mapping[str, str], library: str) -> None:

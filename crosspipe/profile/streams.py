@@ -16,18 +16,23 @@ from numpy.typing import NDArray
 from crosspipe.problem import Link, Spread
 from crosspipe.problem.links import Contention, Stream
 from crosspipe.problem.spread import spread
-from crosspipe.profile.pingpong import BOTH_WAYS, ONE_WAY, TOGETHER, Pattern
+from crosspipe.profile.pingpong import BOTH_WAYS, ONE_WAY, TOGETHER
 from crosspipe.profile.rounds import Round
 from crosspipe.profile.samples import Windows
 
-WINDOW_BYTES = 4 * 2**20
+WINDOW_BYTES, MOST_BYTES = 4 * 2**20, 256 * 2**20
+FILLS = 4  # how often a window fills the link: then its bytes take four fifths of the time
 MOST_MESSAGES = 64  # as OSU's osu_bw has it
 SMALLEST_BYTES = 16 * 2**10
 
 
-def window_of(size_bytes: int) -> int:
-    """Messages of one size in flight: 4 MiB of them, but at least 2 and at most 64."""
-    return min(MOST_MESSAGES, max(2, WINDOW_BYTES // size_bytes))
+def window_of(size_bytes: int, held_bytes: float = 0.0) -> int:
+    """Messages of one size in flight: at least 2, at most 64, and as many as four times fill a link.
+
+    `held_bytes` is what the link holds, bandwidth times round trip; 4 MiB of messages at least, 256 MiB at most.
+    """
+    wanted_bytes = min(MOST_BYTES, max(WINDOW_BYTES, FILLS * held_bytes))
+    return min(MOST_MESSAGES, max(2, int(wanted_bytes // size_bytes)))
 
 
 def stream_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
@@ -35,11 +40,9 @@ def stream_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for size in sizes_bytes if size >= SMALLEST_BYTES) or (max(sizes_bytes),)
 
 
-def patterns(source: int, target: int, size_bytes: int) -> tuple[Pattern, ...]:
-    """The windows of one ordered pair at one size; both ways only once a pair, from its lower rank."""
-    window = window_of(size_bytes)
-    both = (Pattern(BOTH_WAYS, window),) if source < target else ()
-    return Pattern(ONE_WAY, window), *both
+def patterns(source: int, target: int) -> tuple[str, ...]:
+    """The names of the windows of one ordered pair; both ways only once a pair, from its lower rank."""
+    return (ONE_WAY, BOTH_WAYS) if source < target else (ONE_WAY,)
 
 
 def crossings(site_of_rank: Sequence[int]) -> tuple[Round, ...]:
@@ -93,14 +96,16 @@ def contention(
         if stream.pattern == ONE_WAY
     }
     empty = {(link.transport, link.source, link.target): 2 * link.value_at(0)[0] for link in links}
-    together: dict[tuple[str, int, int], dict[tuple[int, int], Spread]] = {}
+    together: dict[tuple[str, int], dict[tuple[int, int], Spread]] = {}
+    largest: dict[tuple[str, int], int] = {}
     for (pattern, transport, source, target, size, window), took in windows.items():
         if pattern == TOGETHER and (transport, source, target, size) in alone:
             seen = rate(took, window * size, empty[transport, source, target])
             if seen is not None:
-                together.setdefault((transport, size, window), {})[source, target] = seen
+                together.setdefault((transport, size), {})[source, target] = seen
+                largest[transport, size] = max(window, largest.get((transport, size), 0))
     found = []
-    for (transport, size, window), seen_by_pair in together.items():
+    for (transport, size), seen_by_pair in together.items():
         for pairs in crossings(site_of_rank):
             if not all(pair in seen_by_pair for pair in pairs):
                 continue
@@ -110,7 +115,7 @@ def contention(
                     target_site=site_of_rank[pairs[0][1]],
                     transport=transport,
                     size_bytes=size,
-                    window=window,
+                    window=largest[transport, size],
                     pairs=pairs,
                     alone=tuple(alone[transport, *pair, size] for pair in pairs),
                     together=tuple(seen_by_pair[pair] for pair in pairs),

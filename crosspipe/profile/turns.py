@@ -16,6 +16,7 @@ import msgspec
 from crosspipe.profile.link_options import Options
 from crosspipe.profile.link_table import run_transport
 from crosspipe.profile.pingpong import (
+    ONE_WAY,
     PING_PONG,
     SINGLE,
     TOGETHER,
@@ -65,12 +66,23 @@ def job_limit_s(environ: Mapping[str, str], now_s: float) -> float:
     return max(1.0, OF_JOB * (int(end) - now_s)) if end.isdecimal() and int(end) > 0 else math.inf
 
 
-def play(turn: Turn, channel: Channel, control: Control, rank: int, options: Options, allowed: Allowance) -> list[Cell]:
-    """This rank's part of a turn, within `allowed` in all: nothing if it rests. Returns what it initiated."""
+def play(
+    turn: Turn,
+    channel: Channel,
+    control: Control,
+    rank: int,
+    options: Options,
+    allowed: Allowance,
+    before: Sequence[Cell] = (),
+) -> list[Cell]:
+    """This rank's part of a turn, within `allowed` in all: nothing if it rests. Returns what it initiated.
+
+    `before` is what it initiated in earlier turns: pairs together send the windows that they sent alone.
+    """
     for pair in turn.pairs:
         if rank in pair:
             if turn.together:
-                return _together(pair, channel, control, rank, options, allowed)
+                return _together(pair, channel, control, rank, options, allowed, before)
             return _alone(pair, channel, control, rank, options, allowed)
     return []
 
@@ -85,19 +97,24 @@ def _alone(
 ) -> list[Cell]:
     """Both directions, every size in ascending order; then the windows, the largest messages first."""
     directions = (pair, pair[::-1])
-    parts = [[(*ends, size, SINGLE) for size in options.sizes_bytes] for ends in directions]
+    parts = [[(*ends, size, PING_PONG) for size in options.sizes_bytes] for ends in directions]
     if options.stream_sizes_bytes:
         largest_first = options.stream_sizes_bytes[::-1]
-        parts += [[(*ends, s, p) for s in largest_first for p in patterns(*ends, s)] for ends in directions]
+        parts += [[(*ends, size, name) for size in largest_first for name in patterns(*ends)] for ends in directions]
     start, cells = time.monotonic(), list[Cell]()
     for number, part in enumerate(parts):
         spent_s = time.monotonic() - start
         budget_s, limit_s = ((whole_s - spent_s) / (len(parts) - number) for whole_s in allowed)
         begun = time.monotonic()
-        for place, (source, target, size, pattern) in enumerate(part):
+        for place, (source, target, size, name) in enumerate(part):
             if rank != source:
-                respond(channel, control, source, size, pattern)
+                window = 1 if name == PING_PONG else control.hear(source)
+                respond(channel, control, source, size, Pattern(name, window))
                 continue
+            pattern = SINGLE
+            if name != PING_PONG:
+                pattern = Pattern(name, window_of(size, _held_bytes(cells)))
+                control.tell(target, pattern.window)
             used_s = time.monotonic() - begun
             share = Allowance((budget_s - used_s) / (len(part) - place), limit_s - used_s)
             if pattern == SINGLE and size == options.sizes_bytes[0]:  # a pair without any has no link
@@ -107,34 +124,58 @@ def _alone(
     return cells
 
 
+def _round_trips_ns(cells: Sequence[Cell]) -> dict[int, float]:
+    """The fastest ping-pong of each size so far, in ascending order of size."""
+    return {c.size_bytes: float(min(c.round_trip_ns)) for c in cells if c.pattern == SINGLE and len(c.round_trip_ns)}
+
+
+def _ns_per_byte(trips: Mapping[int, float], up_to: int) -> float:
+    """What a byte takes one way, by the smallest size and `up_to`; 0 where they are one or no different."""
+    smallest = min(trips)
+    return 0.0 if up_to == smallest else max(0.0, trips[up_to] - trips[smallest]) / 2 / (up_to - smallest)
+
+
+def _held_bytes(cells: Sequence[Cell]) -> float:
+    """What the link holds, bandwidth times round trip, by this rank's ping-pongs so far; 0 where they do not tell."""
+    trips = _round_trips_ns(cells)
+    per_byte = _ns_per_byte(trips, max(trips)) if trips else 0.0
+    return trips[min(trips)] / per_byte if per_byte else 0.0
+
+
 def _expected_ns(cells: Sequence[Cell], size: int, pattern: Pattern) -> float:
     """What one repetition takes at least, by this rank's ping-pongs so far: no less than one of a smaller size.
 
     A window's bytes take as long as they would one by one, beyond the empty round trip.
     """
-    trips = {c.size_bytes: float(min(c.round_trip_ns)) for c in cells if c.pattern == SINGLE and len(c.round_trip_ns)}
+    trips = _round_trips_ns(cells)
     if not trips:
         return 0.0
-    smallest, largest = min(trips), max(trips)
+    largest = max(trips)
     if pattern.name == PING_PONG:
         return trips[largest]
     known = size if size in trips else largest
-    if known == smallest:
-        return trips[smallest]
-    per_byte = max(0.0, trips[known] - trips[smallest]) / 2 / (known - smallest)
-    return trips[smallest] + per_byte * size * pattern.window
+    return trips[min(trips)] + _ns_per_byte(trips, known) * size * pattern.window
 
 
 def _together(
-    pair: Pair, channel: Channel, control: Control, rank: int, options: Options, allowed: Allowance
+    pair: Pair,
+    channel: Channel,
+    control: Control,
+    rank: int,
+    options: Options,
+    allowed: Allowance,
+    before: Sequence[Cell],
 ) -> list[Cell]:
     """This rank's pair sends its largest windows until the time is over, as all others do."""
     source, target = pair
     size = max(options.stream_sizes_bytes)
-    pattern = Pattern(TOGETHER, window_of(size))
     if rank == target:
-        respond(channel, control, source, size, pattern)
+        respond(channel, control, source, size, Pattern(TOGETHER, control.hear(source)))
         return []
+    alone = (c for c in before if (c.transport, c.target, c.size_bytes) == (channel.name, target, size))
+    window = next((c.pattern.window for c in alone if c.pattern.name == ONE_WAY), window_of(size))
+    control.tell(target, window)
     until_time_is_over = msgspec.structs.replace(options.rule, width=-1.0, most=1_000_000)
     share = Allowance(max(allowed.budget_s, TOGETHER_S), max(allowed.limit_s, TOGETHER_S))
+    pattern = Pattern(TOGETHER, window)
     return [initiate(channel, control, source, target, size, share, until_time_is_over, pattern)]

@@ -4,6 +4,7 @@ import msgspec
 
 from crosspipe.problem import BlockCost, BlockCosts, Link, LinkTable, Spread
 from crosspipe.problem.comparison import Change, compare_blocks, compare_links
+from crosspipe.problem.links import Stream
 
 
 def around(median: float, half: float) -> Spread:
@@ -43,6 +44,21 @@ def test_a_link_that_became_slower_is_told_by_how_much() -> None:
     }
     assert {change.unit for change in found} == {"ns", "ns/byte"}
     assert len(found) == 8
+
+
+def test_a_window_that_carries_less_is_told() -> None:
+    def carrying(rate: float) -> LinkTable:
+        small, large = (
+            Stream(pattern="one_way", size_bytes=size, window=64, bytes_per_s=around(bytes_per_s, 1e6))
+            for size, bytes_per_s in ((2**10, 1e7), (2**20, rate))
+        )
+        links = (msgspec.structs.replace(x, streams=(large, small) if x.source == 0 else ()) for x in table(9, 1).links)
+        return msgspec.structs.replace(table(9, 1), links=tuple(links))
+
+    assert changed(compare_links([carrying(1e8)], carrying(5e7))) == {
+        ("gloo site 0 -> 1", "bytes/s"): 0.5,
+        ("gloo 0 (a) -> 1 (b)", "bytes/s"): 0.5,
+    }
 
 
 def test_what_overlaps_or_moves_little_is_noise() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from crosspipe.errors import FieldError
 from crosspipe.problem import BlockCost, BlockCosts, Spread
-from crosspipe.problem.nodes import costs_of_nodes, slow_nodes
+from crosspipe.problem.nodes import against_peers, costs_of_nodes, slow_nodes
 
 
 def profile(factor: float, layers: tuple[tuple[int, ...], ...] = ((1,), (1,))) -> BlockCosts:
@@ -58,6 +58,13 @@ def test_a_node_slower_than_its_peers_is_named() -> None:
     assert slow_nodes({"a": profile(1.0)}) == []
     (of_two,) = slow_nodes({"a": profile(1.0), "b": profile(1.2)})
     assert of_two.detail == "b's blocks take 1.20 times as long as those of its peers"
+
+
+def test_every_block_is_held_against_the_other_nodes() -> None:
+    found = against_peers({**NODES, "alone": msgspec.structs.replace(NODES["a"], spreads={})})
+    assert found["c"] == {"s0.c0.F": pytest.approx(150 / 102.5), "s1.c0.F": pytest.approx(300 / 205)}
+    assert found["b"] == {"s0.c0.F": pytest.approx(105 / 125), "s1.c0.F": pytest.approx(210 / 250)}
+    assert found["alone"] == {}
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,17 @@ def test_two_modes_are_told_with_their_share() -> None:
     assert found.detail == "from rank 0 to peer 1, 64 bytes over mpi: 10.0 us, but 25.0 us in 25% of the samples"
 
 
+def test_ten_round_trips_tell_two_modes_where_they_are_clear() -> None:
+    times = np.array([30_000.0, 31_000, 30_500, 30_200, 30_900, 30_100, 30_300, 60_000, 60_900, 61_000])
+    assert two_modes(times) == (30_300.0, 60_900.0, pytest.approx(0.3))
+    two_stalls = np.where(times > 60_500, 30_000.0, times)
+    assert two_modes(two_stalls) is None  # one of ten
+    assert two_modes(times[1:]) is None  # nine
+    rng = np.random.default_rng(11)
+    draws = [rng.uniform(5_000, 15_000, 10) for _ in range(500)] + [rng.normal(10_000, 2_000, 10) for _ in range(500)]
+    assert sum(two_modes(draw) is not None for draw in draws) <= 10  # chance makes groups of few samples
+
+
 @pytest.mark.parametrize("shape", ["normal", "uniform", "outliers", "constant", "close"])
 def test_one_mode_is_not_called_two(shape: str) -> None:
     rng = np.random.default_rng(7)
@@ -165,6 +176,8 @@ def test_a_slow_rank_is_named_and_its_peers_are_not() -> None:
     assert found.detail == "mpi: rank 0's time per byte is 10.0 times that of its peers"
     assert slow_ranks([link(a, b, 10 if sites[a] == sites[b] else 999) for a, b in pairs], sites) == []
     assert slow_ranks([link(0, 1), link(1, 0)], [0, 1]) == []  # nobody to compare with
+    (found,) = slow_ranks([link(a, b, latency(a, b)) for a, b in pairs], sites, ["n0", "n1", "n2", "n3"])
+    assert found.detail == "mpi: rank 3 (n3)'s alpha is 3.0 times that of its peers"
 
 
 def test_a_clock_that_steps_is_told_and_one_that_slews_is_not() -> None:

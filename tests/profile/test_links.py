@@ -42,7 +42,7 @@ def test_two_ranks_over_mpi(tmp_path: Path) -> None:
 def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> None:
     sizes = (1, 4096, 65536)
     arguments = ["--out", str(tmp_path), "--sizes", "65536,1,4096", "--time-budget", "1", "--sites", "0,0,1,1"]
-    arguments += ["--streams", "65536"]
+    arguments += ["--streams", "4194304"]  # two at once: long enough to outlast any empty round trip
     done = launched(4, *arguments, "--strict")
     assert done.returncode == 1, done.stderr  # four ranks of two sites on one machine are a finding
     table = load(tmp_path / "links.json", LinkTable)
@@ -55,12 +55,14 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
     everything = pl.read_parquet(tmp_path / "samples.parquet")
     streams = everything.filter(pl.col("pattern") != "ping_pong").group_by("pattern", "window", "size_bytes").len()
     assert sorted(streams.rows()[i][:3] for i in range(3)) == [
-        ("both_ways", 64, 65536),
-        ("one_way", 64, 65536),
-        ("together", 64, 65536),
+        ("both_ways", 2, 4194304),
+        ("one_way", 2, 4194304),
+        ("together", 2, 4194304),
     ]
     crossings = {(0, 1, ((0, 2), (1, 3))), (1, 0, ((2, 0), (3, 1)))}
-    assert {(x.source_site, x.target_site, x.pairs) for x in table.contention} <= crossings
+    assert {(x.source_site, x.target_site, x.pairs) for x in table.contention} == crossings
+    for seen in table.contention:
+        assert 0.02 < seen.kept_share < 20  # what else the machine does is in it
     together = everything.filter(pl.col("pattern") == "together").select("source", "target").unique().rows()
     assert sorted(together) == [(0, 2), (1, 3), (2, 0), (3, 1)]
     raw = everything.filter(pl.col("pattern") == "ping_pong")
@@ -70,8 +72,9 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
     assert counted["len"].min() >= 10
     for transport, source, target, size, _, median in counted.rows():
         link = table.between(source, target, transport)
-        # on a busy machine the empty round trip may outlast a window: it is measured then, and no rate is stated
-        assert {s.pattern for s in link.streams} <= ({"one_way", "both_ways"} if source < target else {"one_way"})
+        assert {s.pattern for s in link.streams} == ({"one_way", "both_ways"} if source < target else {"one_way"})
+        for stream in link.streams:
+            assert 1e7 < stream.bytes_per_s.median < 1e12  # inside a machine: 80 Mbit/s to 8 Tbit/s
         assert link.medians_ns[sizes.index(size)] == pytest.approx(median, abs=1)
     *turns, last = done.stderr.splitlines()
     assert last == "fitting"

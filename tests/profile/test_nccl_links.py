@@ -1,4 +1,4 @@
-"""The order of messages over an untagged transport, with gloo on the CPU in NCCL's place; GPUs by arithmetic."""
+"""The order of messages over an untagged transport, with gloo on the CPU in NCCL's place."""
 
 import multiprocessing
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from crosspipe.errors import FieldError
-from crosspipe.profile.nccl_links import DeviceChannel, device_of, start_nccl
+from crosspipe.profile.gloo_links import GlooChannel
+from crosspipe.profile.nccl_links import DeviceChannel, start_nccl
 from crosspipe.profile.places import Place
 
 
@@ -18,15 +18,20 @@ def play(rank: int, meeting: str, results: multiprocessing.Queue) -> None:
     assert group is not None
     channel = DeviceChannel(group, torch.device("cpu"), 64, lambda: None)
     channel._out.fill_(rank + 5)
+    gloo = GlooChannel(64)
     if rank == 0:
         trips = channel.ping(1, 16, 3)
         trips += channel.stream(1, 8, 4, 2, both=False)
         trips += channel.stream(1, 8, 4, 2, both=True)
+        trips += channel.stream(1, 8, 20, 1, both=True)  # more than the buffer holds
+        trips += gloo.stream(1, 8, 20, 1, both=True)
     else:
         trips = []
         channel.pong(0, 16, 3)
         channel.drain(0, 8, 4, 2, both=False)
         channel.drain(0, 8, 4, 2, both=True)
+        channel.drain(0, 8, 20, 1, both=True)
+        gloo.drain(0, 8, 20, 1, both=True)
     results.put((rank, len(trips), min(trips, default=1), channel._in[:32].unique().tolist()))
     dist.destroy_process_group()
 
@@ -41,21 +46,9 @@ def test_both_sides_exchange_in_the_same_order(tmp_path: Path) -> None:
     found = sorted(results.get(timeout=90) for _ in ranks)
     for process in ranks:
         process.join(30)
-    assert [(rank, count) for rank, count, _, _ in found] == [(0, 7), (1, 0)]
+    assert [(rank, count) for rank, count, _, _ in found] == [(0, 9), (1, 0)]
     assert found[0][2] > 0
     assert [filled for _, _, _, filled in found] == [[6], [5]]  # four slots of 8 bytes hold what the other sent
-
-
-def test_ranks_of_a_machine_take_its_gpus_in_turn() -> None:
-    places = [
-        Place(rank=rank, site=0, node=machine, host=machine, machine=machine, network="n", cores=(0,))
-        for rank, machine in enumerate("abab")
-    ]
-    assert [device_of(rank, places, 2) for rank in range(4)] == [0, 0, 1, 1]
-    assert [device_of(rank, places, 1) for rank in range(4)] == [0, 0, 0, 0]  # each sees its own only
-    crowd = [Place(rank=r, site=0, node="a", host="a", machine="a", network="n", cores=(0,)) for r in range(3)]
-    with pytest.raises(FieldError, match="rank 2 on a finds 2 GPUs; start fewer ranks there"):
-        device_of(2, crowd, 2)
 
 
 def test_all_ranks_take_part_in_the_groups_first_operation(monkeypatch: pytest.MonkeyPatch) -> None:

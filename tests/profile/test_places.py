@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from crosspipe.errors import FieldError
-from crosspipe.profile.places import Place, check_world, here, medium, transport_environment
+from crosspipe.profile.places import Place, check_world, device_of, here, medium, transport_environment
 
 MPICH = "MPICH Version: 5.0.2"
 
@@ -61,6 +61,18 @@ def test_nccl_inside_a_machine_is_no_loopback() -> None:
         Place(rank=r, site=0, node="a", host="a", machine=machine, network="n", cores=(0,))
         for r, machine in enumerate(("m", "m", "far"))
     )
-    assert medium("nccl", one, other, {}) == "shared memory"
+    assert medium("nccl", one, other, {}) == medium("mpi_device", one, other, {}) == "shared memory"
     assert medium("gloo", one, other, {}) == "loopback"
     assert medium("nccl", one, far, {}) == "network"
+
+
+def test_ranks_of_a_machine_take_its_gpus_in_turn() -> None:
+    places = [
+        Place(rank=rank, site=0, node=machine, host=machine, machine=machine, network="n", cores=(0,))
+        for rank, machine in enumerate("abab")
+    ]
+    assert [device_of(rank, places, 2, "nccl") for rank in range(4)] == [0, 0, 1, 1]
+    assert [device_of(rank, places, 1, "nccl") for rank in range(4)] == [0, 0, 0, 0]  # each sees its own only
+    crowd = [Place(rank=r, site=0, node="a", host="a", machine="a", network="n", cores=(0,)) for r in range(3)]
+    with pytest.raises(FieldError, match="= 'nccl': rank 2 on a finds 2 GPUs; start fewer ranks there"):
+        device_of(2, crowd, 2, "nccl")

@@ -48,6 +48,10 @@ def test_a_window_that_the_round_trip_outlasts_says_nothing() -> None:
 
 def test_windows_hold_four_mib_or_two_messages_or_sixty_four() -> None:
     assert [window_of(size) for size in (1, 65536, 262144, 4 * MIB, 64 * MIB)] == [64, 64, 16, 2, 2]
+    # 40 ms of 10 Gbit/s hold 50 MB: four times that, but no more than 64 messages or 256 MiB
+    assert [window_of(size, 50e6) for size in (MIB, 4 * MIB, 64 * MIB)] == [64, 47, 2]
+    assert [window_of(size, 1e12) for size in (4 * MIB, 16 * MIB, 256 * MIB)] == [64, 16, 2]
+    assert window_of(MIB, 0.5e6) == 4  # 2 MB would do, but 4 MiB it is
     assert stream_sizes((1, 4096, 16384, MIB)) == (16384, MIB)
     assert stream_sizes((1, 8)) == (8,)
 
@@ -61,8 +65,8 @@ def test_the_bytes_of_the_smallest_ping_pong_are_no_empty_trip(smallest: int) ->
 
 
 def test_both_ways_is_measured_once_a_pair() -> None:
-    assert [p.name for p in patterns(0, 1, MIB)] == ["one_way", "both_ways"]
-    assert [p.name for p in patterns(1, 0, MIB)] == ["one_way"]
+    assert patterns(0, 1) == ("one_way", "both_ways")
+    assert patterns(1, 0) == ("one_way",)
 
 
 def test_as_many_pairs_as_the_smaller_site_has_cross_at_once() -> None:
@@ -81,6 +85,14 @@ def test_pairs_that_share_a_wire_keep_half(slower: float, kept: float) -> None:
     (seen,) = contention(streaming, windows, SITES, {((0, 2), (1, 3)): False})
     assert (seen.source_site, seen.target_site, seen.pairs, seen.enough_cores) == (0, 1, ((0, 2), (1, 3)), False)
     assert seen.kept_share == pytest.approx(kept)
+
+
+def test_pairs_together_may_have_windows_of_their_own() -> None:
+    windows = {("one_way", "gloo", a, b, MIB, w): took(w, MIB) for a, b, w in ((0, 2, 8), (1, 3, 16))}
+    windows |= {("together", "gloo", a, b, MIB, w): took(w, MIB) for a, b, w in ((0, 2, 8), (1, 3, 16))}
+    (seen,) = contention(with_streams([link(0, 2), link(1, 3)], windows), windows, SITES, {})
+    assert (seen.pairs, seen.window) == (((0, 2), (1, 3)), 16)
+    assert [rate.median for rate in seen.together] == pytest.approx([1e8, 1e8])
 
 
 def test_pairs_of_which_one_was_not_measured_are_not_compared() -> None:

@@ -3,13 +3,15 @@
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from crosspipe.profile.link_options import Options
-from crosspipe.profile.pingpong import BOTH_WAYS, PING_PONG, TOGETHER, Allowance, Cell
+from crosspipe.profile.pingpong import BOTH_WAYS, ONE_WAY, PING_PONG, TOGETHER, Allowance, Cell, Pattern
 from crosspipe.profile.places import Place
+from crosspipe.profile.streams import rate
 from crosspipe.profile.turns import Turn, job_limit_s, play, skipped_of, turns_of
 
 ROUND_TRIP_S, BYTES_PER_S = 0.04, 12.5e6  # 20 ms a way, 100 Mbit/s
@@ -20,15 +22,16 @@ class LongLink:
 
     name = "mpi"
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_per_s: float = BYTES_PER_S) -> None:
+        self.bytes_per_s = bytes_per_s
         self.clock_s, self.told = 0.0, {0: queue.Queue(), 1: queue.Queue()}
         self.sent, self.answered = queue.Queue(), queue.Queue()
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
-        return self._take(ROUND_TRIP_S + 2 * size_bytes / BYTES_PER_S, count)
+        return self._take(ROUND_TRIP_S + 2 * size_bytes / self.bytes_per_s, count)
 
     def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
-        return self._take(ROUND_TRIP_S + window * size_bytes / BYTES_PER_S, count)
+        return self._take(ROUND_TRIP_S + window * size_bytes / self.bytes_per_s, count)
 
     def _take(self, each_s: float, count: int) -> list[int]:
         self.sent.put(count)
@@ -51,14 +54,21 @@ class LongLink:
         return self.told[1 - peer].get(timeout=10)
 
 
-def played(turn: Turn, allowed: Allowance, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Cell], float]:
+def played(
+    turn: Turn,
+    allowed: Allowance,
+    monkeypatch: pytest.MonkeyPatch,
+    link: LongLink | None = None,
+    before: Sequence[Cell] = (),
+) -> tuple[list[Cell], float]:
     """The cells of both ranks, and what the turn took by the link's clock."""
-    link, options = LongLink(), Options(out=Path("unused"))
+    link, options = link or LongLink(), Options(out=Path("unused"))
+    begun_s = link.clock_s
     monkeypatch.setattr(time, "monotonic", lambda: link.clock_s)
     cells: dict[int, list[Cell]] = {}
 
     def as_rank(rank: int) -> None:
-        cells[rank] = play(turn, link, link, rank, options, allowed)
+        cells[rank] = play(turn, link, link, rank, options, allowed, [c for c in before if c.source == rank])
 
     ranks = [threading.Thread(target=as_rank, args=(rank,)) for rank in (0, 1)]
     for one in ranks:
@@ -66,7 +76,7 @@ def played(turn: Turn, allowed: Allowance, monkeypatch: pytest.MonkeyPatch) -> t
     for one in ranks:
         one.join(30)
     assert set(cells) == {0, 1}
-    return cells[0] + cells[1], link.clock_s
+    return cells[0] + cells[1], link.clock_s - begun_s
 
 
 @pytest.mark.parametrize("limit_s", [5.0, 10.0, 20.0, 60.0])
@@ -99,6 +109,28 @@ def test_pairs_together_send_until_the_time_is_over(monkeypatch: pytest.MonkeyPa
     assert cell.pattern.name == TOGETHER
     each_s = ROUND_TRIP_S + 8 * 2**20 / BYTES_PER_S
     assert 20 - 2 * each_s <= took_s <= 20
+
+
+def test_a_long_fast_link_is_filled_and_pairs_together_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 ms of 10 Gbit/s hold 50 MB, of which 4 MiB would have told nothing: 200 MB are 47 messages of 4 MiB."""
+    link = LongLink(1.25e9)
+    alone, _ = played(Turn("mpi", ((0, 1),)), Allowance(1.0, 1000.0), monkeypatch, link)
+    windows = {(c.size_bytes, c.pattern.name): c.pattern.window for c in alone if c.source == 0}
+    assert {windows[4**11, "one_way"], windows[4**11, "both_ways"]} == {47}
+    assert windows[4**7, "one_way"] == 64
+    largest = next(c for c in alone if (c.size_bytes, c.pattern.name) == (4**11, "one_way"))
+    found = rate(largest.round_trip_ns[~largest.warmup], 47 * 4**11, ROUND_TRIP_S * 1e9)
+    assert found is not None
+    assert found.median == pytest.approx(1.25e9, rel=1e-6)
+    (together,), _ = played(Turn("mpi", ((0, 1),), together=True), Allowance(5.0, 9.0), monkeypatch, link, alone)
+    assert together.pattern == Pattern(TOGETHER, 47)
+
+
+def test_windows_that_there_is_no_time_for_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, took_s = played(Turn("mpi", ((0, 1),)), Allowance(1.0, 10.0), monkeypatch, LongLink(1.25e9))
+    assert took_s <= 12
+    assert {one.pattern for one in skipped_of(cells)} <= {PING_PONG, ONE_WAY, BOTH_WAYS}
+    assert skipped_of(cells)
 
 
 def test_turns_inside_a_site_come_first_and_crossings_one_by_one() -> None:
