@@ -13,8 +13,10 @@ from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.problem import Finding
 from crosspipe.report.delay_figures import pictures
 from crosspipe.report.figures import styles
+from crosspipe.report.history_figures import history_pictures, node_pictures
 from crosspipe.report.html import page
 from crosspipe.report.link_figures import link_pictures
+from crosspipe.report.measurements import read_measurements
 from crosspipe.report.results import load_results, result_files
 from crosspipe.report.tables import SummaryTable, order, summary_table
 from crosspipe.report.tradeoff import tradeoff_pictures
@@ -50,10 +52,16 @@ def build_report(
     path = target if target.suffix == ".html" else target / "report.html"
     table, rows = summary_table(results.points), order(results.points)
     looks = styles([row["schedule"] for row in rows])
-    drawn = [*pictures(rows, looks), *tradeoff_pictures(rows, looks), *link_pictures(results)]
+    measurements = read_measurements(results)
+    drawn = {
+        "figures": [*pictures(rows, looks), *tradeoff_pictures(rows, looks)],
+        "links": link_pictures(measurements.links),
+        "blocks": node_pictures(measurements),
+        "history": history_pictures(measurements),
+    }
     files = result_files(results) | {"summary.md": table.to_markdown().encode()}
-    files |= {f"figures/{picture.name}.svg": picture.svg.encode() for picture in drawn}
-    _write(path.parent, files | {path.name: page(results, rows, table, drawn).encode()})
+    files |= {f"figures/{picture.name}.svg": picture.svg.encode() for some in drawn.values() for picture in some}
+    _write(path.parent, files | {path.name: page(results, rows, table, measurements, drawn).encode()})
     if strict and results.findings:
         first = results.findings[0]
         raise CrosspipeError(f"{path}: {len(results.findings)} findings, the first {first.name}: {first.detail}")

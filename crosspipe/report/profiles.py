@@ -1,94 +1,36 @@
-"""The page's sections about what was profiled: links over every transport, and the model's blocks."""
+"""The page's section about the model's blocks: what each costs, on which node, and which operators take the time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from statistics import median
 
-from crosspipe.problem import BlockCosts, Link, LinkTable, Problem, Spread
-from crosspipe.report.artifacts import PointArtifacts
+from crosspipe.problem import BlockCosts
+from crosspipe.problem.nodes import SLOW, NodeProfiles, against_peers
+from crosspipe.report import measured_prose as prose
+from crosspipe.report.figures import Picture
 from crosspipe.report.markup import Content, folded, table, tag
+from crosspipe.report.measurements import Profile
+from crosspipe.report.sections import figures
 from crosspipe.report.wording import MISSING, duration, number, size
 
 
-def link_tables(artifacts: Mapping[str, PointArtifacts], rows: Sequence[dict[str, Any]]) -> Content:
-    """What crossing sites cost in each problem, and every measured link over every transport."""
-    parts: list[Content] = [_crossing(artifacts, rows)]
-    profiles = _distinct((a.point.keys.get("links"), a.links) for a in artifacts.values())
+def block_section(
+    profiles: Sequence[Profile[BlockCosts]], nodes: Mapping[str, NodeProfiles], drawn: Sequence[Picture]
+) -> Content:
+    """F, D and W of each (stage, chunk) as profiled, before pacing, what follows the pipeline, the nodes, operators."""
     if not profiles:
-        parts.append(tag("p", "No link profile is in the store for this campaign.", class_="missing"))
-    head = ["link", "across sites", "transport", "latency (alpha)", "95 % interval", "bandwidth (1/beta)", "misfit"]
-    for key, links in profiles:
-        lines = [_link_row(links, link) for link in links.links]
-        caption = f"Measured links, artifact links/{key[:12]}; the run's transport is {links.run_transport}"
-        shown = table(head, lines, caption=caption, text=("across sites", "transport"))
-        parts.append(folded(shown, len(lines), "measured links"))
+        return tag("p", "No block profile is in the store for this campaign.", class_="missing")
+    parts: list[Content] = [figures(drawn) if drawn else None]
+    for profile in profiles:
+        costs, name = profile.now.found, profile.now.short
+        on_nodes = nodes.get(profile.now.reference)
+        parts += [_blocks(name, costs), _after(costs), None if on_nodes is None else _nodes(name, on_nodes)]
+        parts.append(_kernels(name, costs))
     return parts
 
 
-def _crossing(artifacts: Mapping[str, PointArtifacts], rows: Sequence[dict[str, Any]]) -> Content:
-    """The problems' delays in ms and, for their largest message, in Gbit/s; None where no problem is known."""
-    lines: dict[tuple[str, ...], None] = {}
-    for row in rows:
-        problem = artifacts[row["point"]].problem
-        if problem is None:
-            continue
-        message_bytes, serialisation_ms = _message_bytes(problem), row["serialisation_ms"]
-        rate = number(message_bytes * 8 / serialisation_ms / 1e6) if serialisation_ms and message_bytes else MISSING
-        times = (number(row[n]) for n in ("forward_reference_ms", "latency_ms", "serialisation_ms"))
-        lines[(row["delay"], *times, size(message_bytes), rate)] = None
-    if not lines:
-        return None
-    head = ["delay", "T_F ms", "latency ms", "serialisation ms", "largest message", "equals Gbit/s"]
-    caption = "What a message across sites costs in the problems solved, at the pace of the run"
-    return folded(table(head, list(lines), caption=caption, text=("delay",)), len(lines), "problems")
-
-
-def _message_bytes(problem: Problem) -> int:
-    """Largest message that crosses sites, in bytes."""
-    sizes = [0]
-    for position in range(problem.positions):
-        stage, chunk = problem.place(position)
-        cost = problem.costs[stage][chunk]
-        for kind, message_bytes in (("F", cost.forward_message_bytes), ("D", cost.backward_message_bytes)):
-            if problem.crosses_sites(kind, position):
-                sizes.append(message_bytes)
-    return max(sizes)
-
-
-def _link_row(links: LinkTable, link: Link) -> list[Content]:
-    def place(rank: int) -> str:
-        node = links.node_of_rank[rank] if links.node_of_rank else "node not recorded"
-        return f"rank {rank} ({node}, site {links.site_of_rank[rank]})"
-
-    crossing = links.site_of_rank[link.source] != links.site_of_rank[link.target]
-    bandwidth = link.bandwidth_bytes_per_s
-    return [
-        f"{place(link.source)} → {place(link.target)}",
-        "yes" if crossing else "no",
-        link.transport,
-        duration(link.latency_ns),
-        _interval(link.latency),
-        MISSING if bandwidth is None else f"{number(bandwidth * 8 / 1e9)} Gbit/s",
-        f"{100 * link.residual:.1f} %",
-    ]
-
-
-def _interval(spread: Spread | None) -> str:
-    if spread is None or spread.low is None or spread.high is None:
-        return MISSING
-    return f"{duration(spread.low)} to {duration(spread.high)}"
-
-
-def block_costs(artifacts: Mapping[str, PointArtifacts]) -> Content:
-    """F, D and W of each (stage, chunk) as profiled, before pacing, and what follows the pipeline."""
-    profiles = _distinct((a.point.keys.get("blocks"), a.blocks) for a in artifacts.values())
-    if not profiles:
-        return tag("p", "No block profile is in the store for this campaign.", class_="missing")
-    return [[_blocks(key, costs), _after(costs)] for key, costs in profiles]
-
-
-def _blocks(key: str, costs: BlockCosts) -> Content:
+def _blocks(name: str, costs: BlockCosts) -> Content:
     head = ["stage, chunk", "layers", "F ms", "D ms", "W ms", "kept after F", "released by D", "released by W"]
     head += ["message forward", "message backward"]
     lines = []
@@ -99,7 +41,7 @@ def _blocks(key: str, costs: BlockCosts) -> Content:
             messages = (cost.forward_message_bytes, cost.backward_message_bytes)
             layers = costs.layers[stage][chunk] if costs.layers else MISSING
             lines.append([f"{stage}, {chunk}", layers, *times, *map(size, memory + messages)])
-    caption = f"Block costs before pacing, {costs.origin}, artifact blocks/{key[:12]}; {_interval_words(costs)}"
+    caption = f"Block costs before pacing, {costs.origin}, artifact {name}; {_interval_words(costs)}"
     return folded(table(head, lines, caption=caption, text=()), len(lines), "block costs")
 
 
@@ -131,6 +73,37 @@ def _after(costs: BlockCosts) -> Content:
     return folded(shown, len(lines), "stages")
 
 
-def _distinct(pairs: Iterable[tuple[str | None, Any]]) -> list[tuple[str, Any]]:
-    """What there is under each key, once."""
-    return list({key: value for key, value in pairs if key is not None and value is not None}.items())
+def _nodes(name: str, nodes: NodeProfiles) -> Content:
+    """What each node takes for F, D and W of all blocks, and against the median of the others."""
+    lines: list[list[Content]] = []
+    for node, ratios in against_peers(nodes.by_node).items():
+        whole_ns = sum(c.duration_ns(kind) for row in nodes.by_node[node].blocks for c in row for kind in "FDW")
+        cells: list[Content] = [node, number(whole_ns / 1e6), MISSING, MISSING, ""]
+        if ratios:
+            score = median(ratios.values())
+            span = f"{min(ratios.values()):.3f} to {max(ratios.values()):.3f}"
+            cells[2:] = [f"{score:.3f}", span, tag("strong", "slow") if score >= SLOW else "as its peers"]
+        lines.append(cells)
+    head = ["node", "F + D + W ms", "over its peers'", "least to most of its blocks", "verdict"]
+    caption = f"Nodes, artifact {name}: the same blocks on each; a node a tenth slower than its peers is slow"
+    shown = table(head, lines, caption=caption, text=("verdict",))
+    return folded(shown, len(lines), "nodes")
+
+
+def _kernels(name: str, costs: BlockCosts) -> Content:
+    """The operators of each block by their own time; None where none were recorded."""
+    lines = [
+        [
+            place.removeprefix("s").replace(".c", ", "), kernel.operator, kernel.calls, duration(kernel.time_ns),
+            f"{100 * kernel.share:.1f} %", MISSING if kernel.flops is None else number(kernel.flops / 1e9),
+            MISSING if kernel.flops_per_s is None else number(kernel.flops_per_s / 1e9),
+        ]
+        for place, kernels in costs.kernels.items()
+        for kernel in kernels
+    ]  # fmt: skip
+    if not lines:
+        return None
+    head = ["stage, chunk", "operator", "calls", "own time", "share", "GFLOP", "GFLOP/s"]
+    caption = f"Operators of F, D and W of one microbatch, artifact {name}"
+    shown = table(head, lines, caption=caption, text=("operator",))
+    return [tag("h3", "Operators"), tag("p", prose.KERNELS, class_="soft"), folded(shown, len(lines), "operators")]

@@ -60,16 +60,6 @@ TRADEOFF_CAPTION = (
     "less memory and less time."
 )
 
-HEAT_CAPTION = (
-    "Measured from each rank (row) to each other (column), over the transport that the run uses; white lines part the "
-    "sites."
-)
-
-ECDF_CAPTION = (
-    "Measured: every repetition after the warm-up. A steep line is a steady link, steps or a long tail are why "
-    "latencies are medians with an interval."
-)
-
 BOUNDS = (
     "A bound holds for every schedule of the same problem, so all of them are judged by the best one that was proven "
     "for it, here and in the results. Optimal is said only where the gap is zero."

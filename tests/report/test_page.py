@@ -166,7 +166,7 @@ def test_summary_says_what_came_out(outline: Outline) -> None:
 
 def test_profiles_show_every_transport_and_block(outline: Outline) -> None:
     cells = [text for name, text in outline.text if name in ("td", "th")]
-    assert cells.count("mpi") == cells.count("gloo") == 2
+    assert cells.count("mpi") == cells.count("gloo") == 2 + 2  # every link, and every pair of sites
     assert "81.00 µs to 99.00 µs" in cells  # 90 µs, low 0.9, high 1.1
     assert "16.00 Gbit/s" in cells  # 2e9 bytes/s
     assert "2.500 [2.400, 2.700]" in cells
