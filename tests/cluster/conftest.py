@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from slurm_campaigns import Standin
 
 HERE = Path(__file__).parent
+STANDIN = HERE / "standin"
+CROSSPIPE = str(Path(sys.executable).with_name("crosspipe"))
 SCRIPT = HERE.parents[1] / "slurm" / "devcluster" / "cluster.sh"
 NODES = ("dc0n0", "dc0n1", "dc1n0", "dc1n1")
 
@@ -53,6 +57,10 @@ class Devcluster:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done
 
+    def crosspipe(self, folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The command line, in a folder, as somebody logged in to this cluster calls it."""
+        return self.run("env", f"--chdir={folder}", CROSSPIPE, *arguments, check=check, within_s=600)
+
     def sbatch(self, *arguments: str) -> str:
         """Submits; returns the job's id."""
         return self.run("sbatch", "--parsable", *arguments).stdout.strip()
@@ -67,9 +75,13 @@ class Devcluster:
         said = self.run("squeue", "--noheader", "--states=all", "--format=%F|%j").stdout
         return sorted({(number, name) for number, _, name in (line.partition("|") for line in said.splitlines())})
 
+    def show(self, job: str) -> str:
+        """All that the controller says of a job, in a line per task of an array."""
+        return self.run("scontrol", "--oneliner", "show", "job", job).stdout
+
     def state(self, job: str) -> str:
         """A job's state word, from the controller."""
-        return self.run("scontrol", "--oneliner", "show", "job", job).stdout.split("JobState=")[1].split()[0]
+        return self.show(job).split("JobState=")[1].split()[0]
 
     def wait_for_state(self, job: str, *states: str, within_s: float = 60) -> None:
         """Waits until a job is in one of `states`."""
@@ -147,3 +159,25 @@ def accounted(_with_accounting: Devcluster) -> Devcluster:
     """A cluster with accounting, idle."""
     _with_accounting.reset()
     return _with_accounting
+
+
+@pytest.fixture
+def talk_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Standin]:
+    """`talk_to(cluster)`: a campaign there whose bodies stand in, submitted by this process."""
+
+    def make(cluster: Devcluster, store: Path | None = None) -> Standin:
+        campaign = Standin(cluster, tmp_path, store)
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)
+        root = HERE.parents[1]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STANDIN), str(root), os.environ.get("PYTHONPATH", ""))))
+        monkeypatch.setenv("CROSSPIPE_STANDIN", str(campaign.orders))
+        return campaign
+
+    return make
+
+
+@pytest.fixture
+def campaign(cluster: Devcluster, talk_to: Callable[..., Standin]) -> Standin:
+    """On the cluster without accounting."""
+    return talk_to(cluster)

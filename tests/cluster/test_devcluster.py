@@ -36,7 +36,7 @@ def test_high_requeues_what_it_preempts(cluster, tmp_path):
     cluster.wait_for_state(low, "RUNNING")
     cluster.run("srun", "-p", "high", "-N4", "--exclusive", "true")
     cluster.wait_for_state(low, "RUNNING")
-    assert "Restarts=1 " in cluster.run("scontrol", "--oneliner", "show", "job", low).stdout
+    assert "Restarts=1 " in cluster.show(low)
 
 
 def test_without_accounting_sacct_refuses(cluster):

@@ -3,142 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from crosspipe.campaign.driver import Plan, Summary, plan_campaign
-from crosspipe.campaign.outcomes import JobRecord, read_jobs
-from crosspipe.campaign.points import make_points
-from crosspipe.campaign.slurm.follow import follow_campaign
-from crosspipe.campaign.slurm.submit import submit_campaign
 from crosspipe.campaign.status import campaign_status
 from crosspipe.store.claims import process_started
-
-STANDIN = Path(__file__).parent / "standin"
-BODIES = "cluster_bodies"
-SCHEDULES = ("1f1b", "zbh1")
-CONFIG: dict[str, Any] = {
-    "name": "faults",
-    "model": {"name": "tiny", "vocabulary": 256, "hidden": 64, "intermediate": 176, "heads": 4, "kv_heads": 2,
-              "layers": 4, "sequence": 32},
-    "cluster": {"name": "devcluster", "executor": "slurm", "sites": ["dc0", "dc1"], "patience_s": 2,
-                "resources": {stage: {"minutes": 5} for stage in ("links", "blocks", "solve", "run")}},
-    "network": {"kind": "injected", "delay": [1.0, 0.25]},
-    "schedule": {"name": "1f1b"},
-    "solver": {"time_limit_s": 5.0, "points_per_job": 1},
-    "pipeline": {"sites": 2, "stages": 2, "microbatches": 8, "memory_microbatches": 4.0},
-    "profile": {"max_age_days": 30.0, "links": {"time_budget": 1}, "blocks": {"budget_s": 1}},
-    "run": {"pace": 2.0, "points_per_job": 1},
-}  # fmt: skip
-ALL = sorted(["links 1f1b", "blocks 1f1b", *(f"{stage} {name}" for stage in ("solve", "run") for name in SCHEDULES)])
-
-# another process that submits the same campaign: `python -c SUBMIT CONFIGS DIRECTORY`
-SUBMIT = """
-import json, sys
-from pathlib import Path
-from crosspipe.campaign.driver import plan_campaign
-from crosspipe.campaign.points import make_points
-from crosspipe.campaign.slurm.submit import submit_campaign
-plan = plan_campaign(make_points(*json.loads(sys.argv[1])))
-submit_campaign(plan, Path(sys.argv[2]), lambda text: print(text, flush=True), bodies="cluster_bodies")
-"""
-
-
-class Quiet:
-    """Hears everything, says nothing."""
-
-    def begin(self, plan: Any) -> None: ...
-
-    def ended(self, node: Any, status: str, reason: str) -> None: ...
-
-    def now(self, stage: str, text: str) -> None: ...
-
-
-class Campaign:
-    """Two schedules on a development cluster, whose bodies do as `orders` say."""
-
-    def __init__(self, cluster: Any, folder: Path, store: Path | None = None) -> None:
-        self.cluster = cluster
-        self.directory, self.orders = folder / "campaign", folder / "orders"
-        self.store = store or folder / "store"
-        self.orders.mkdir()
-        (self.orders / "trace").touch()
-        (self.orders / "megabytes").write_text("0.01")
-        base = {**copy.deepcopy(CONFIG), "store": str(self.store)}
-        self.configs = [{**base, "schedule": {"name": name}} for name in SCHEDULES]
-        self.overrides = [[f"schedule={name}"] for name in SCHEDULES]
-
-    def plan(self) -> Plan:
-        return plan_campaign(make_points(self.configs, self.overrides))
-
-    def submit(self) -> list[str]:
-        """Submits what is lacking; returns the jobs' numbers."""
-        new = submit_campaign(self.plan(), self.directory, lambda text: None, bodies=BODIES).new
-        return [entry.job or "" for entry in new]
-
-    def submitter(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """As `submit`, in a process of its own."""
-        command = [sys.executable, "-c", SUBMIT, json.dumps([self.configs, self.overrides]), str(self.directory)]
-        return subprocess.run(
-            command, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    def hold(self, stage: str) -> None:
-        (self.orders / f"hold-{stage}").touch()
-
-    def release(self, stage: str) -> None:
-        (self.orders / f"hold-{stage}").unlink()
-
-    def trace(self, word: str) -> list[str]:
-        lines = (self.orders / "trace").read_text().splitlines()
-        return [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")]
-
-    def running(self, stage: str, jobs: int = 1) -> list[JobRecord]:
-        """Waits until so many jobs of a stage hold; returns them."""
-        self.cluster.wait(lambda: sum(line.startswith(stage) for line in self.trace("begin")) >= jobs, f"{stage} jobs")
-        return [job for job in read_jobs(self.directory) if job.task.startswith(f"{stage}-")]
-
-    def follow(self) -> Summary:
-        return follow_campaign(self.plan(), self.directory, Quiet())
-
-    def assert_complete(self) -> None:
-        """Everything is in the store, made exactly once."""
-        status = campaign_status(self.directory)
-        assert status.complete, status
-        assert sorted(self.trace("made")) == ALL
-
-
-@pytest.fixture
-def talk_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Campaign]:
-    """`talk_to(cluster)`: a campaign there, submitted by this process."""
-
-    def make(cluster: Any, store: Path | None = None) -> Campaign:
-        campaign = Campaign(cluster, tmp_path, store)
-        for name, value in cluster.environment.items():
-            monkeypatch.setenv(name, value)
-        root = Path(__file__).parents[2]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STANDIN), str(root), os.environ.get("PYTHONPATH", ""))))
-        monkeypatch.setenv("CROSSPIPE_STANDIN", str(campaign.orders))
-        return campaign
-
-    return make
-
-
-@pytest.fixture
-def campaign(cluster: Any, talk_to: Callable[..., Campaign]) -> Campaign:
-    """On the cluster without accounting."""
-    return talk_to(cluster)
 
 
 def test_without_a_fault(campaign):
@@ -197,6 +72,31 @@ def test_scancel_in_the_middle(campaign):
     campaign.submit()
     assert campaign.follow().failures == []
     campaign.assert_complete()
+
+
+def test_cancelled_as_a_whole_then_begun_again(campaign, tmp_path):
+    campaign.hold("run")
+    campaign.submit()
+    campaign.running("run", jobs=2)
+    said = campaign.cluster.crosspipe(tmp_path, "cancel", str(campaign.directory)).stdout
+    assert said == "ended 2 jobs and processes\n"  # the array of runs, and the report that waited for it
+    campaign.cluster.wait(campaign.cluster.idle, "the end of all jobs")
+    campaign.release("run")
+    assert len(campaign.submit()) == 2
+    assert campaign.follow().failures == []
+    campaign.assert_complete()
+
+
+def test_two_people_begin_the_same_work_at_once(campaign, tmp_path):
+    """Each in a folder of their own, with one store: whatever both need is made by one of them."""
+    other = copy.copy(campaign)
+    other.directory = tmp_path / "other"
+    with ThreadPoolExecutor() as threads:
+        for submitted in threads.map(lambda each: each.submitter(), (campaign, other)):
+            assert submitted.returncode == 0, submitted.stderr
+    for each in (campaign, other):
+        assert each.follow().failures == []
+        each.assert_complete()
 
 
 def test_the_controller_restarts(campaign):
@@ -267,11 +167,13 @@ def test_the_store_runs_full(start_cluster, talk_to, tmp_path):
             assert failures
             assert any("No space left" in outcome.reason for _, outcome in failures), failures
             subprocess.run(["mount", "-o", "remount,size=30m", str(small)], check=True)
-            (campaign.orders / "trace").write_text("")
-            done = set(campaign.plan().cached)
+            before = campaign.plan()
+            done = {f"{n.request.stage} {n.points[0]}" for r, n in before.graph.nodes.items() if r in before.cached}
             campaign.submit()
             assert campaign.follow().failures == []
             assert campaign_status(campaign.directory).complete
-            assert len(campaign.trace("made")) == len(ALL) - len(done)
+            made = campaign.trace("made")
+            assert sorted(set(made)) == campaign.all
+            assert [label for label in done if made.count(label) != 1] == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
