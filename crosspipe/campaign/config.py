@@ -247,8 +247,13 @@ def distrusted_table(config: PointConfig) -> tuple[Finding, ...]:
 def check_possible(config: PointConfig) -> None:
     """UsageError for what is well-formed but cannot run: a model without a decoder, a text that is not there."""
     if not config.costs.measured:
-        if config.until == "run":
-            raise UsageError("until", "run", "nothing can run at costs that are not measured", "use until=solve")
+        if config.until == "run" and config.run.pace is None:
+            raise UsageError(
+                "until",
+                "run",
+                f"blocks last as costs={config.costs.name} says only where they are paced",
+                "use run=paced (run.pace=1: just as long), or until=solve",
+            )
         return
     if config.model.cost_only:
         raise UsageError(

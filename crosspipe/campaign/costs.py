@@ -1,7 +1,8 @@
-"""Where the block costs of a point come from: `conf/costs/`. Measured, or given or counted for simulated points.
+"""Where the block costs of a point come from: `conf/costs/`. Measured, or given or counted for other machines.
 
-A point whose costs are not measured needs no profile and no link inside a site; it ends with its schedule. So the
-experiments that a paper simulates, and a plan for a machine nobody has yet, take the same road as everything else.
+A point whose costs are not measured needs no profile and no link inside a site; it ends with its schedule, or with a
+paced run of a stand-in. So the experiments that a paper simulates, and a plan for a machine nobody has yet, take the
+same road as everything else.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from crosspipe.problem import BlockCost, BlockCosts
 from crosspipe.problem.analytic import analytic_costs
 from crosspipe.problem.architecture import ModelConfig
 from crosspipe.problem.costs import split
-from crosspipe.problem.layers import Split
+from crosspipe.problem.layers import Split, split_model
 from crosspipe.problem.traversal import position_of
 
 MIB = 2**20
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _GIVEN = ("forward_ms", "input_grad_ms", "weight_grad_ms")
+STAND_IN_END_NS = 20_000_000  # the gradient norm, and the optimizer step, of a stand-in last: enough on a busy core
 
 
 class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,3 +96,15 @@ def _given(costs: CostsConfig, traversal: str, stages: int, chunks: int, stage: 
         backward_message_bytes=message if position > 0 else 0,
     )
     return cost.recomputed(message) if costs.recompute else cost
+
+
+def stand_in(model: ModelConfig, stages: int, chunks: int, traversal: str) -> tuple[ModelConfig, Split]:
+    """What a paced run trains in the place of `model` where block costs are not measured, and its split.
+
+    A layer for every (stage, chunk), so narrow that its arithmetic fits into blocks made to last as the costs say.
+    """
+    small = ModelConfig(
+        name=f"stand-in for {model.name}", vocabulary=256, hidden=64, intermediate=176, heads=4, kv_heads=2,
+        layers=stages * chunks, sequence=32,
+    )  # fmt: skip
+    return small, split_model(small, stages, chunks, traversal=traversal)

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from crosspipe.campaign.cluster import ClusterConfig
-from crosspipe.campaign.config import PointConfig
+from crosspipe.campaign.config import NetworkConfig, PointConfig
+from crosspipe.campaign.costs import stand_in
 from crosspipe.campaign.points import Point
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.problem.analytic import message_bytes
+from crosspipe.problem.architecture import ModelConfig
 from crosspipe.problem.layers import Split, split_model
 from crosspipe.store import Request, Store
 
@@ -147,22 +149,7 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
     )
     inputs = {"links": links.reference, "blocks": blocks.reference}
     solve = Request(stage="solve", version=VERSIONS["solve"], config=_solve_config(config), inputs=inputs)
-    run = Request(
-        stage="run",
-        version=VERSIONS["run"],
-        config={
-            "model": msgspec.to_builtins(config.model),
-            "layers": [list(row) for row in split],
-            "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
-            "emulate": config.network.kind != "measured",
-            **({"origin": config.network.origin} if config.network.origin else {}),
-            "replicas": pipeline.replicas,
-        },
-        inputs={"blocks": blocks.reference, "solve": solve.reference},
-    )
     sites = pipeline.site_of_stage()
-    content = msgspec.json.encode((run.config, sites), order="sorted").decode()
-    session = f"{config.cluster.name} {blocks.key} {content}"
     made = {
         "links": Node(
             request=links, points=(), cluster=config.cluster, group=links.key, site_of_rank=sites,
@@ -175,17 +162,15 @@ def _road(config: PointConfig, store: Store, epochs: dict[str, Request]) -> list
             request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
             per_job=config.solver.points_per_job,
         ),
-        "run": Node(
-            request=run, points=(), cluster=config.cluster, group=session,
-            per_job=config.run.points_per_job, site_of_rank=sites * pipeline.replicas,
-        ),
+        "run": _run_node(config, config.model, split, {"blocks": blocks.reference, "solve": solve.reference}),
     }  # fmt: skip
     return [made[stage] for stage in _DEPTH[config.until]]
 
 
 def _simulated_road(config: PointConfig) -> list[Node]:
-    """The nodes of a point whose costs are not measured: nothing to profile, nothing to run."""
+    """The nodes of a point whose costs are not measured: nothing to profile, and what runs is a paced stand-in."""
     traversal, split = layout(config)
+    pace = config.run.pace if config.until == "run" else None
     costs = msgspec.to_builtins(msgspec.structs.replace(config.costs, name=""))
     model = msgspec.to_builtins(config.model)
     blocks = Request(
@@ -196,17 +181,47 @@ def _simulated_road(config: PointConfig) -> list[Node]:
     solve = Request(
         stage="solve",
         version=VERSIONS["solve"],
-        config={**_solve_config(config), "pace": None},
+        config={**_solve_config(config), "pace": None if pace == 1 else pace},
         inputs={"blocks": blocks.reference},
     )
+    trained, layers = stand_in(config.model, len(split), len(split[0]), traversal)
+    inputs = {"blocks": blocks.reference, "solve": solve.reference}
     nodes = [
         Node(request=blocks, points=(), cluster=config.cluster, group="given", per_job=1000),
         Node(
             request=solve, points=(), cluster=config.cluster, group=config.cluster.name,
             per_job=config.solver.points_per_job,
         ),
+        _run_node(config, trained, layers, inputs),
     ]  # fmt: skip
     return [node for node in nodes if node.request.stage in _DEPTH[config.until]]
+
+
+def _run_node(config: PointConfig, model: ModelConfig, split: Split, inputs: dict[str, str]) -> Node:
+    """The run of one point, which trains `model`; points that differ in nothing but the schedule share a session."""
+    request = Request(
+        stage="run",
+        version=VERSIONS["run"],
+        config={
+            "model": msgspec.to_builtins(model),
+            "layers": [list(row) for row in split],
+            "run": {k: v for k, v in msgspec.to_builtins(config.run).items() if k not in NOT_OF_THE_RESULT},
+            "emulate": config.network.kind != "measured",
+            **({"origin": config.network.origin} if config.network.origin else {}),
+            "replicas": config.pipeline.replicas,
+        },
+        inputs=inputs,
+    )
+    sites = config.pipeline.site_of_stage()
+    content = msgspec.json.encode((request.config, sites), order="sorted").decode()
+    return Node(
+        request=request,
+        points=(),
+        cluster=config.cluster,
+        group=f"{config.cluster.name} {inputs['blocks']} {content}",
+        per_job=config.run.points_per_job,
+        site_of_rank=sites * config.pipeline.replicas,
+    )
 
 
 def _link_options(config: PointConfig) -> dict[str, Any]:
@@ -247,7 +262,9 @@ def _solve_config(config: PointConfig) -> dict[str, Any]:
         schedule["pieces"] = config.schedule.pieces
     searched = SCHEDULES[config.schedule.name].family in _SEARCHED
     solver = {"time_limit_s": config.solver.time_limit_s, "workers": config.solver.workers, "seed": config.solver.seed}
-    network = msgspec.to_builtins(config.network.canonical())
+    # of one site, no message crosses any link between sites: whatever it is, the Problem is the same
+    across = config.network if config.pipeline.sites > 1 else NetworkConfig(kind="injected", delay=(0, 0))
+    network = msgspec.to_builtins(across.canonical())
     del network["origin"]  # of what a run shows, not of what is solved
     return {
         "schedule": schedule,

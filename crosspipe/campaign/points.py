@@ -53,7 +53,7 @@ def _labels(config: PointConfig, swept: dict[str, str]) -> dict[str, Label]:
     ratios = config.network.ratios()
     labels: dict[str, Label] = {
         "schedule": config.schedule.name,
-        "model": config.model.name,
+        "model": config.model.name + ("" if config.costs.measured or config.until != "run" else " (stand-in)"),
         "network": config.network.name or config.network.kind,
         "latency_ratio": None if ratios is None else ratios[0],
         "bandwidth_ratio": None if ratios is None else ratios[1],

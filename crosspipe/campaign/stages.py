@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from crosspipe.campaign.config import NetworkConfig, PipelineConfig
-from crosspipe.campaign.costs import CostsConfig, make_costs
+from crosspipe.campaign.costs import STAND_IN_END_NS, CostsConfig, make_costs
 from crosspipe.campaign.job import Body, Context, Ended, unexpected
 from crosspipe.campaign.problems import build_problem
 from crosspipe.campaign.processes import run_logged
@@ -162,7 +162,8 @@ def solve(making: Making, context: Context) -> None:
 def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     """run.json, timelines.parquet and raw_timelines.parquet of every making, in one session of the ranks.
 
-    All makings of a task share model, split and run configuration; norm and optimizer are predicted at the run's pace.
+    All makings of a task share model, split and run configuration; norm and optimizer are predicted at the run's pace,
+    and where the costs do not know them a stand-in's are given a time of their own.
     """
     from crosspipe.execute.session import run_points
 
@@ -170,6 +171,10 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     costs = load(context.input(makings[0], "blocks", "blocks.json"), BlockCosts)
     settings = msgspec.convert({**config["run"], **context.task.settings}, RunConfig)
     pace = settings.pace or 1.0
+    norm_ns, step_ns = (
+        tuple(round(duration * pace) for duration in known) or (STAND_IN_END_NS,) * costs.stages
+        for known in (costs.gradient_norm_ns, costs.optimizer_step_ns)
+    )
     by_label: dict[str, Making] = {}
     points = []
     for making in makings:
@@ -188,8 +193,8 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         layers=tuple(tuple(row) for row in config["layers"]),
         points=tuple(points),
         run=settings,
-        gradient_norm_ns=tuple(round(duration * pace) for duration in costs.gradient_norm_ns),
-        optimizer_step_ns=tuple(round(duration * pace) for duration in costs.optimizer_step_ns),
+        gradient_norm_ns=norm_ns,
+        optimizer_step_ns=step_ns,
         emulate=config["emulate"],
         origin="emulated" if config["emulate"] else config.get("origin", "real link"),
         directory=str(context.log_dir),
