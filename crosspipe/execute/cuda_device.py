@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ class CudaDevice:
         self.clock = DeviceClock(device, common_now, longest_wait_ns=longest_wait_ns)
         self._computing = torch.cuda.current_stream(device)
         self._beside: dict[Hashable, torch.cuda.Stream] = {}
+        self._aside = torch.cuda.Stream(device)  # of nothing that a plan does
 
     def set_clock(self) -> None:
         """Sets the device's clock anew; between iterations."""
@@ -47,6 +49,15 @@ class CudaDevice:
     def after(self, mark: torch.cuda.Event) -> None:
         """The current stream goes on only after that place."""
         torch.cuda.current_stream(self.device).wait_event(mark)
+
+    def done(self, mark: torch.cuda.Event) -> bool:
+        """Whether the device has come past that place."""
+        return mark.query()
+
+    def peek(self, notes: Tensor) -> list[Any]:
+        """What stands in `notes` now, whatever all other streams are waiting for."""
+        with torch.cuda.stream(self._aside):
+            return notes.tolist()
 
     def keep(self, tensor: Tensor) -> None:
         """The memory of `tensor` is not reused before the current stream gets here."""

@@ -7,6 +7,7 @@ There is no pacing: a GPU stands for itself. Tested on a stand-in for the device
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from crosspipe.execute.cuda_wire import ARRIVAL, HEADER
 from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.ending import meet
 from crosspipe.execute.engine import Settings, named
+from crosspipe.execute.failure import PeerLost
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.replicas import Replicas, Step
@@ -26,6 +28,9 @@ from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Transport
 from crosspipe.problem import Problem
 from crosspipe.schedule.order import Block, Message
+
+_QUERY_S = 2e-4  # between two looks at whether all is done
+_PEEK_S = 0.5  # and at how far it is
 
 
 class Channels(Protocol):
@@ -248,6 +253,7 @@ class CudaEngine:
 
     def _finish(self, index: int, begin: int) -> Trace:
         self._await_beside(list(self._beside))
+        self._await_device(index, begin)
         self.device.synchronize()
         blocks = [
             TracedBlock(block, start, end, start, end, end)
@@ -276,6 +282,38 @@ class CudaEngine:
             gradient_norm=ending.gradient_norm,
             clip_factor=ending.clip_factor,
         )
+
+    def _await_device(self, index: int, begin: int) -> None:
+        """Until the computing stream has done all that was launched; says meanwhile how far it is.
+
+        The time-out counts from the block that ended last, not from the launch. Raises PeerLost for what is due then.
+        """
+        end, ended = self.device.mark(), 0
+        looked_s = moved_s = time.monotonic()
+        while not self.device.done(end):
+            time.sleep(_QUERY_S)
+            now_s = time.monotonic()
+            if now_s - looked_s < _PEEK_S:
+                continue
+            looked_s = now_s
+            stamped = sum(stamp >= begin for _, stamp in self.device.peek(self._blocks))
+            self._number = self._due(stamped)
+            if stamped > ended:
+                ended, moved_s = stamped, now_s
+                self._at(index, self._number)
+            elif now_s - moved_s > self.transport.timeout_s:
+                due = self.plan.actions[self._number :][:1]
+                reason = f"the device has ended nothing for {self.transport.timeout_s:g} s"
+                raise PeerLost(due[0].peer if due else -1, reason)
+
+    def _due(self, ended: int) -> int:
+        """The number of the action that is due once so many blocks have ended: the next one, or what it waits for."""
+        computes = [number for number, action in enumerate(self.plan.actions) if action.kind == "compute"]
+        if ended >= len(computes):
+            return len(self.plan.actions)
+        number = computes[ended]
+        waits = number > 0 and self.plan.actions[number - 1].kind in ("wait", "gathered")
+        return number - 1 if waits else number
 
     def _messages(self, blocks: Sequence[TracedBlock], begin: int) -> list[TracedMessage]:
         """The notes of all messages, read from the device. The order of every channel is checked."""

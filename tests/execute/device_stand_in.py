@@ -58,6 +58,12 @@ class HostDevice:
     def after(self, mark) -> None:
         self.launched.append(("after", mark))
 
+    def done(self, mark) -> bool:
+        return True
+
+    def peek(self, notes):
+        return notes.tolist()
+
     def keep(self, tensor) -> None:
         pass
 
