@@ -14,8 +14,10 @@ from crosspipe.execute.engine import Settings
 from crosspipe.execute.nccl import NcclChannels, check_nccl
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.replication import Pipeline, one_share
+from crosspipe.execute.spec import Session
 from crosspipe.execute.training import Training
 from crosspipe.problem import Problem
+from crosspipe.store import load
 
 LEAST_CONNECTIONS = 8  # CUDA's default
 
@@ -57,6 +59,16 @@ def own_device(environment: Mapping[str, str]) -> torch.device:
     device = torch.device("cuda", device_index(environment, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
+
+
+def watchdog_s(session: Session) -> float:
+    """NCCL's own time-out, twice that of the engine, which names the place and so should come first.
+
+    It counts from the launch, and a whole iteration is launched ahead: twice the longest predicted one comes on top.
+    """
+    plans = [load(point.plan, Plan) for point in session.points if point.plan is not None]
+    longest_ns = max((plan.predicted_makespan_ns for plan in plans), default=0)
+    return 2 * (session.run.timeout_s + longest_ns / 1e9)
 
 
 def build_engine(

@@ -1,14 +1,17 @@
-"""What is left of a point that failed: every rank notes its iterations as they end, and whoever watches joins them.
+"""What the ranks noted of a point: each writes its iterations to a file as they end, and one reads the files of all.
 
-A rank that is killed writes nothing more, so nothing is kept for the end.
+That is rank 0, for the record of a point that ended; or whoever watches, for what is left of one that failed. A rank
+that is killed writes nothing more, so nothing is kept for the end.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
 
+from crosspipe.errors import ArtifactError
 from crosspipe.execute.plan import Plan
 from crosspipe.execute.recording import build_record
 from crosspipe.execute.spec import Point, Session
@@ -17,11 +20,12 @@ from crosspipe.problem import Finding, Problem
 from crosspipe.store import load, save, write_timelines
 
 TRACES = "rank*.point*.traces.jsonl"
+_ELSEWHERE_S = 30.0  # until what was written on another host can be seen here
 
 
-def trace_file(directory: Path, rank: int, number: int) -> Path:
-    """Where a rank notes the iterations of point `number`."""
-    return directory / f"rank{rank}.point{number}.traces.jsonl"
+def trace_file(session: Session, number: int, point: Point, rank: int) -> Path:
+    """Where a rank notes the iterations of `point`, the session's point `number`."""
+    return Path(session.directory) / f"rank{rank}.point{number}.traces.jsonl"
 
 
 class TraceLog:
@@ -47,6 +51,27 @@ def read_traces(path: Path) -> list[Trace]:
     return [msgspec.json.decode(line, type=Trace) for line in lines if line.endswith(b"\n")]
 
 
+def traces_of_all(session: Session, number: int, point: Point) -> list[list[Trace]]:
+    """`[rank][i]` of a point that all ranks have ended.
+
+    Raises ArtifactError for a file that does not come whole in half a minute.
+    """
+    wanted = session.run.warmup + session.run.iterations
+    deadline = time.monotonic() + _ELSEWHERE_S
+    found = []
+    for rank in range(session.ranks):
+        file = trace_file(session, number, point, rank)
+        while len(traces := read_traces(file)) < wanted:
+            if time.monotonic() > deadline:
+                raise ArtifactError(
+                    f"{file}: has {len(traces)} of the {wanted} iterations that rank {rank} noted; "
+                    "run in a directory that all ranks see"
+                )
+            time.sleep(0.1)
+        found.append(traces)
+    return found
+
+
 def keep_partial(session: Session, number: int, point: Point, failure: str) -> Path | None:
     """Writes what all ranks finished of the point as `pointN.partial.json` and `.parquet` in the session's directory.
 
@@ -54,7 +79,7 @@ def keep_partial(session: Session, number: int, point: Point, failure: str) -> P
     planned.
     """
     directory = Path(session.directory)
-    traces = [read_traces(trace_file(directory, rank, number)) for rank in range(session.ranks)]
+    traces = [read_traces(trace_file(session, number, point, rank)) for rank in range(session.ranks)]
     if point.plan is None or not all(traces):
         return None
     record, pairs = build_record(session, load(point.problem, Problem), load(point.plan, Plan), traces)

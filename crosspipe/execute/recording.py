@@ -117,9 +117,8 @@ def iteration(
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one rank hands to rank 0 at the end of a point."""
+    """What one rank hands to rank 0 at the end of a point, beside the traces in its file."""
 
-    traces: tuple[Trace, ...]
     peak_activation_bytes: int
     gradient_relative_error: float | None
 
@@ -129,15 +128,18 @@ def write_point(
     point: Point,
     problem: Problem,
     plan: Plan,
+    traces: Sequence[Sequence[Trace]],
     results: Sequence[Result],
     ranks: tuple[Rank, ...],
     environment: dict[str, str],
     *,
     swaps: Sequence[Swap] = (),
 ) -> RunRecord:
-    """Writes the point's timelines, their comparison with the prediction, and then its run.json; `results[rank]`."""
+    """Writes the point's timelines, their comparison with the prediction, and then its run.json.
+
+    `traces[rank][i]` and `results[rank]` are of all ranks.
+    """
     out = Path(point.out)
-    traces = [result.traces for result in results]
     errors = [r.gradient_relative_error for r in results if r.gradient_relative_error is not None]
     record, pairs = build_record(session, problem, plan, traces, swaps)
     record = msgspec.structs.replace(

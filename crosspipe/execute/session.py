@@ -226,14 +226,19 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
     yield from (Outcome(point, None, failure) for point in failed)
 
 
-def launch_local(session: Session) -> list[subprocess.Popen[bytes]]:
-    """Starts the ranks as processes of this machine, each in a process group of its own, output in its log."""
+def launch_local(
+    session: Session, *, inside: Callable[[int], Sequence[str]] = lambda rank: ()
+) -> list[subprocess.Popen[bytes]]:
+    """Starts the ranks as processes of this machine, each in a process group of its own, output in its log.
+
+    `inside(rank)` is what a rank's command begins with, such as `ip netns exec NAME`; it must become the rank (exec).
+    """
     directory = Path(session.directory)
     file = save(directory / "session.json", session)
     environment = {
         **os.environ,
         **ALLOCATOR_ENVIRONMENT,
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(session.run.threads),
         "WORLD_SIZE": str(session.ranks),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # this host's own name may not resolve
         PARENT: str(os.getpid()),
@@ -244,7 +249,7 @@ def launch_local(session: Session) -> list[subprocess.Popen[bytes]]:
             with log_file(directory, rank).open("ab") as log:
                 ranks.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "crosspipe.execute.worker", str(file)],
+                        [*inside(rank), sys.executable, "-m", "crosspipe.execute.worker", str(file)],
                         env={**environment, "RANK": str(rank)},
                         stdin=subprocess.DEVNULL,
                         stdout=log,

@@ -29,12 +29,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     the cluster; None: as fast as it goes. `iterations` are measured after `warmup` more. `data`: file or folder of text
     (None: the Python standard library's sources). `post_ahead_ms`: how long before the predicted time of its send a
     receive is posted (None: only when it is used). `check_gradients` compares the first iteration's gradients with one
-    process. `jitter_ms`: mean of the random time added to the latency of emulated messages. `bandwidth_trace`: CSV file
-    that varies the bandwidth of emulated wires (`crosspipe.execute.variation`). `swap_file`: a Plan or Schedule that
-    appears there takes over between two iterations. `checkpoint_dir`: where the training state is kept every
-    `checkpoint_every` iterations and at the end, a folder per point (None: nowhere); `resume` goes on from the newest
-    there, if there is one. `timeout_s` bounds every wait for another rank, `startup_timeout_s` the time until the first
-    iteration.
+    process. `threads`: how many torch computes with, in each rank. `jitter_ms`: mean of the random time added to the
+    latency of emulated messages. `bandwidth_trace`: CSV file that varies the bandwidth of emulated wires
+    (`crosspipe.execute.variation`). `swap_file`: a Plan or Schedule that appears there takes over between two
+    iterations. `replan_above`: where messages across sites take another time than planned, by more than this share of
+    it, the schedule is searched again for what they take, and swapped (None: never). `checkpoint_dir`: where the
+    training state is kept every `checkpoint_every` iterations and at the end, a folder per point (None: nowhere);
+    `resume` goes on from the newest there, if there is one. `timeout_s` bounds every wait for another rank,
+    `startup_timeout_s` the time until the first iteration.
     """
 
     pace: float | None
@@ -45,11 +47,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     learning_rate: float = 3e-4
     clip_norm: float | None = 1.0
     transport: str = "gloo"
+    threads: int = 1
     post_ahead_ms: float | None = 0.0
     check_gradients: bool = True
     jitter_ms: float = 0.0
     bandwidth_trace: str | None = None
     swap_file: str | None = None
+    replan_above: float | None = None
     checkpoint_dir: str | None = None
     checkpoint_every: int = 100
     resume: bool = False
@@ -58,14 +62,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     startup_timeout_s: float = 180.0
 
     def __post_init__(self) -> None:
-        for name in ("pace", "learning_rate", "clip_norm", "timeout_s", "startup_timeout_s"):
+        for name in ("pace", "learning_rate", "clip_norm", "replan_above", "timeout_s", "startup_timeout_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                remedy = "use more than 0" + (", or null" if name in ("pace", "clip_norm") else "")
+                remedy = "use more than 0" + (", or null" if name in ("pace", "clip_norm", "replan_above") else "")
                 raise UsageError(f"run.{name}", value, "is not a finite number > 0", remedy)
         for name, least in (
             ("iterations", 1),
             ("warmup", 0),
+            ("threads", 1),
             ("points_per_job", 1),
             ("checkpoint_every", 1),
             ("seed", 0),
@@ -82,6 +87,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"run.{name}", getattr(self, name), "links emulated on GPUs are constant", "use gloo")
         if not 0 <= self.jitter_ms < math.inf:
             raise UsageError("run.jitter_ms", self.jitter_ms, "is not a finite time >= 0", "use 0 for none")
+        if self.replan_above is not None and self.swap_file is not None:
+            raise UsageError("run.replan_above", self.replan_above, "run.swap_file is given too", "give one of them")
         if self.resume and self.checkpoint_dir is None:
             raise UsageError("run.resume", True, "nothing says where the checkpoints are", "give run.checkpoint_dir")
         if self.post_ahead_ms is not None and not 0 <= self.post_ahead_ms < math.inf:
@@ -133,6 +140,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise FieldError("replicas", self.replicas, "is below 1", "use 1 or more")
+        if self.replicas > 1 and self.run.replan_above is not None:
+            wrong = "what a message of one replica takes says nothing of all replicas' bytes"
+            raise FieldError("run.replan_above", self.run.replan_above, wrong, "use null with replicas")
 
     @property
     def ranks(self) -> int:

@@ -35,15 +35,16 @@ from crosspipe.execute.gloo import GlooTransport
 from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.loop import run_iterations
 from crosspipe.execute.lowering import lower_point
-from crosspipe.execute.partial import TraceLog, trace_file
+from crosspipe.execute.partial import TraceLog, trace_file, traces_of_all
 from crosspipe.execute.peak import peak_activation_bytes
 from crosspipe.execute.plan import Plan, RankPlan
 from crosspipe.execute.position import PositionWriter
 from crosspipe.execute.recording import Result, write_point
 from crosspipe.execute.reference import write_reference
+from crosspipe.execute.replanning import Replanner
 from crosspipe.execute.replication import Circles, OnePipeline, Pipeline, one_share, senders
 from crosspipe.execute.spec import PARENT, Point, Session
-from crosspipe.execute.swap import Swapper, WatchedFile
+from crosspipe.execute.swap import Source, Swapper, WatchedFile
 from crosspipe.execute.trace import Trace
 from crosspipe.execute.training import Checkpoints, Training
 from crosspipe.execute.transport import Transport, compare_channels
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
     _die_with_parent()
     report_failures(rank, directory)
     position = PositionWriter(position_file(directory, rank))
-    _quiet_interpreter()
+    _quiet_interpreter(session.run.threads)
     position.say("waiting for the other ranks")
     # for words also where tensors go over NCCL
     transport = GlooTransport(rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s)
@@ -114,12 +115,13 @@ class _Member:
         run, self.device, self.channels = session.run, torch.device("cpu"), None
         open_group = partial(DistGroup, timeout_s=run.timeout_s, opening_s=run.startup_timeout_s)
         if run.transport == "nccl":
-            from crosspipe.execute.cuda_worker import own_device
+            from crosspipe.execute.cuda_worker import own_device, watchdog_s
             from crosspipe.execute.nccl import NcclChannels, NcclGroup
 
-            self.device, open_group = own_device(os.environ), partial(NcclGroup, timeout_s=run.timeout_s)
+            patience_s = watchdog_s(session)
+            self.device, open_group = own_device(os.environ), partial(NcclGroup, timeout_s=patience_s)
             first = transport.rank - self.pipeline.rank
-            self.channels = NcclChannels(first=first, timeout_s=run.timeout_s)
+            self.channels = NcclChannels(first=first, timeout_s=patience_s)
         self.circles = Circles(transport.rank, open_group)
 
     def execute(self, number: int, point: Point) -> None:
@@ -190,7 +192,8 @@ class _Member:
                 jitter=Jitter(round(run.jitter_ms * 1e6), run.seed) if run.jitter_ms else None,
                 at=self.position.at,
             )
-        swapper = None if run.swap_file is None else self._swapper(engine, plan, problem)
+        source = self._source(number, point, problem, schedule)
+        swapper = None if run.swap_file is None and run.replan_above is None else self._swapper(engine, plan, source)
         errors: list[float] = []
 
         def compare_gradients(trace: Trace) -> None:
@@ -201,21 +204,24 @@ class _Member:
             common.keep(trace)
             engine.keep_time(common.clock)
 
-        log = TraceLog(trace_file(self.directory, rank, number))
+        log = TraceLog(trace_file(session, number, point, rank))
         self.transport.allgather(b"")
         self.transport.timeout_s = run.timeout_s
-        traces = run_iterations(
+        indices = range(first, first + run.warmup + run.iterations)
+        run_iterations(
             engine,
-            range(first, first + run.warmup + run.iterations),
+            indices,
             before=[] if swapper is None else [swapper.before],
             after=[say_progress, log, compare_gradients, keep_clock, *([checkpoints.after] if checkpoints else [])],
         )
+        if isinstance(source, Replanner):
+            source.close()
         if checkpoints is not None:
-            checkpoints.save(first + len(traces))
+            checkpoints.save(indices.stop)
         log.close()
         self.position.say("collecting what the ranks measured")
-        self.transport.timeout_s = run.startup_timeout_s  # much of it, after a long run
-        mine = Result(traces=traces, peak_activation_bytes=peak, gradient_relative_error=max(errors, default=None))
+        self.transport.timeout_s = run.startup_timeout_s
+        mine = Result(peak_activation_bytes=peak, gradient_relative_error=max(errors, default=None))
         rows = self.transport.allgather(msgspec.json.encode(mine))
         ranks = self._ranks(problem, common.clock)
         if rank == 0:
@@ -226,6 +232,7 @@ class _Member:
                 point,
                 problem,
                 plan,
+                traces_of_all(session, number, point),
                 results,
                 ranks,
                 {**describe(run.transport), **training.describe(resumed_after=first)},
@@ -240,15 +247,21 @@ class _Member:
     def _name_actions(self, plan: RankPlan) -> None:
         self.position.plan([*map(str, plan.actions), "gradient norm and optimizer step with the other ranks"])
 
-    def _swapper(self, engine: Engine | CudaEngine, plan: Plan, problem: Problem) -> Swapper:
-        """Takes over what appears in `run.swap_file`."""
-        session, file = self.session, self.session.run.swap_file
-        assert file is not None
+    def _source(self, number: int, point: Point, problem: Problem, schedule: Schedule) -> Source | None:
+        """What offers other plans: `run.swap_file`, or what the first rank finds where links change."""
+        session, run = self.session, self.session.run
+        if run.swap_file is not None:
+            return WatchedFile(run.swap_file, lambda offered: lower_point(session, problem, offered))
+        if run.replan_above is not None and self.transport.rank == 0:
+            return Replanner(session, number, point, problem, schedule, above=run.replan_above)
+        return None
+
+    def _swapper(self, engine: Engine | CudaEngine, plan: Plan, source: Source | None) -> Swapper:
         return Swapper(
             engine,
             plan,
-            WatchedFile(file, lambda schedule: lower_point(session, problem, schedule)),
-            blocking_sends=session.run.post_ahead_ns is not None,
+            source,
+            blocking_sends=self.session.run.post_ahead_ns is not None,
             adopted=self._name_actions,
         )
 
@@ -329,9 +342,9 @@ def _die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _quiet_interpreter() -> None:
-    """One thread for mathematics, no surprises from the garbage collector, and quick turns between threads."""
-    torch.set_num_threads(1)
+def _quiet_interpreter(threads: int) -> None:
+    """So many threads for mathematics, no surprises from the garbage collector, and quick turns between threads."""
+    torch.set_num_threads(threads)
     gc.disable()
     sys.setswitchinterval(1e-4)  # a spinning wait must not keep the sending threads from the interpreter
 

@@ -109,7 +109,10 @@ def execute(
             settings=settings,
             replicas=replicas(transport.rank),
         )
-        return run_iterations(engine, range(iterations), before=[] if before is None else [before(engine)])
+        traces: list[Trace] = []
+        before_each = [] if before is None else [before(engine)]
+        run_iterations(engine, range(iterations), before=before_each, after=[traces.append])
+        return traces
 
     traces = run_ranks(hub, body)
     return [[rows[i] for rows in traces] for i in range(iterations)], modules  # type: ignore[index]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from sessions import session_of, two_stages
 
 from crosspipe.errors import FieldError
-from crosspipe.execute.cuda_worker import check_environment, device_index
+from crosspipe.execute.cuda_worker import check_environment, device_index, watchdog_s
+from crosspipe.execute.plan import Plan
+from crosspipe.solver import solve
+from crosspipe.store import save
 
 
 @pytest.mark.parametrize(
@@ -44,3 +49,17 @@ def test_an_environment_in_which_streams_wait_for_each_other_is_refused(environm
 )
 def test_an_environment_in_which_they_do_not_is_fine(environment):
     check_environment(environment)
+
+
+def test_nccl_waits_longer_than_the_engine_by_the_longest_iteration(tmp_path):
+    """Of 3 s and 20 s: twice the time-out of 5 s, and 40 s."""
+    problem = two_stages()
+    session = session_of(tmp_path, {label: solve(problem, "1f1b") for label in "abc"}, problem)
+    points = list(session.points)
+    for number, seconds in enumerate((3, 20)):
+        plan = Plan(
+            schedule_name="", problem_digest="", predicted_makespan_ns=seconds * 10**9, ranks=(), wire_senders={}
+        )
+        points[number] = msgspec.structs.replace(points[number], plan=str(save(tmp_path / f"{seconds}.json", plan)))
+    assert watchdog_s(msgspec.structs.replace(session, points=tuple(points))) == 50
+    assert watchdog_s(session) == 10

@@ -19,7 +19,7 @@ from sessions import of_our_ranks, session_of, two_stages, wait_until
 from crosspipe.cli import main
 from crosspipe.execute.failure import position_file
 from crosspipe.execute.position import read_position
-from crosspipe.execute.session import run_points, run_session
+from crosspipe.execute.session import launch_local, run_points, run_session
 from crosspipe.problem import Problem
 from crosspipe.schedule import Block, Schedule, simulate
 from crosspipe.solver import solve
@@ -78,14 +78,25 @@ def test_what_cannot_run_is_refused_and_the_rest_runs_unpaced_over_a_loop(tmp_pa
     )
     good = [Block(kind, chunk, mb) for chunk, kind in ((0, "F"), (1, "F"), (1, "B"), (0, "B")) for mb in (0, 1)]
     bad = schedule_of(problem, [good[:-1], good])
-    session = session_of(tmp_path, {"bad": bad, "good": schedule_of(problem, [good, good])}, problem, pace=None)
+    schedules = {"bad": bad, "good": schedule_of(problem, [good, good])}
+    session = session_of(tmp_path, schedules, problem, pace=None, threads=2)
     session = msgspec.structs.replace(session, layers=((1, 1), (1, 0)))
-    bad, good = run_session(session)
+
+    def launch(session):
+        """Each rank inside something that knows it."""
+        ranks = launch_local(session, inside=lambda rank: ("env", f"INSIDE_OF={rank}"))
+        for rank, process in enumerate(ranks):
+            told = Path(f"/proc/{process.pid}/environ")
+            wait_until(lambda told=told, rank=rank: f"INSIDE_OF={rank}".encode() in told.read_bytes().split(b"\0"))
+        return ranks
+
+    bad, good = run_session(session, launch=launch)
     assert bad.point.label == "bad"
     assert "stage 0 lacks" in str(bad.failure)
     assert good.failure is None
     assert good.record.gradient_relative_error < 1e-6
     assert good.record.pace is None
+    assert good.record.environment["threads"] == "2"
 
 
 @pytest.mark.parametrize(

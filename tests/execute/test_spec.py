@@ -45,6 +45,7 @@ def test_the_shipped_configurations_name_every_field():
         ({"post_ahead_ms": -1.0}, "run.post_ahead_ms = -1.0"),
         ({"clip_norm": 0.0}, r"run.clip_norm = 0.0.*or null"),
         ({"transport": "nccl"}, r"run.pace = 1.0: blocks on GPUs are not paced; use run=real, or run.pace=null"),
+        ({"threads": 0}, r"run.threads = 0: is below 1"),
         ({"checkpoint_every": 0}, r"run.checkpoint_every = 0: is below 1"),
         ({"resume": True}, r"run.resume = True: nothing says where the checkpoints are; give run.checkpoint_dir"),
     ],
