@@ -69,7 +69,7 @@ def node_figure(nodes: NodeProfiles) -> Figure:
         axes.axvline(1, color=INK, linewidth=0.8)
         axes.axvline(SLOW, color=INK, linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(ratios)), list(ratios))
-        axes.invert_yaxis()
+        axes.set_ylim(len(ratios) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("time of a block over its peers'")
     return figure

@@ -109,7 +109,7 @@ def boxes(path: Path, links: LinkTable) -> Figure | None:
             axes.grid(visible=False, axis="y")
             axes.set_title("across sites" if crosses else "inside sites")
             readable(axes.xaxis)
-        panels[-1].set_xlabel("half the round trip of the smallest message (µs)")
+        figure.supxlabel("half the round trip of the smallest message (µs)", fontsize=8)
     return figure
 
 

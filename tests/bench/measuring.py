@@ -36,6 +36,10 @@ def _task(check: Check) -> Task:
     return Task(check.key, Wanted(), lambda setup, show: check.measured(), words)
 
 
+def _words(verdict: str) -> str:
+    return verdict if verdict == "met" else f"**{verdict}**"
+
+
 def _page(checks: Sequence[Check], quick: bool, found: Found) -> list[str]:
     rows = []
     for check in checks:
@@ -44,13 +48,14 @@ def _page(checks: Sequence[Check], quick: bool, found: Found) -> list[str]:
             continue
         result = found[check.key][1]
         assert isinstance(result, Speed)
-        verdict = "not judged" if quick else "met" if check.met_by(result.spread) else "**missed**"
+        verdict = "not judged" if quick else _words(check.verdict(result.spread))
         rows.append([check.key, check.must, *interval_words(result.spread), f"{check.unit}: {verdict}"])
     heads = ["what", "must", "median", "95 % interval", "samples", "verdict"]
     return [
         "A ratio is ours over theirs. Pairs are interleaved, so that whatever else the machine does meets both; the "
-        "ratio is taken pair by pair. Links here run over TCP inside one machine, or over the shaped link that "
-        "`slurm/devcluster/wan` makes; what could not be run (no root, no TUN, no IMB-MPI1) stands as not measured.",
+        "ratio is taken pair by pair. *Not settled* is a ratio whose interval is too wide to tell: the machine was "
+        "busy. Links here run over TCP inside one machine, or over the shaped link that `slurm/devcluster/wan` makes; "
+        "what could not be run (no root, no TUN, no IMB-MPI1) stands as not measured.",
         table(heads, rows, text_columns=2),
     ]
 

@@ -19,20 +19,24 @@ def spread(median: float, low: float, high: float) -> Spread:
     return Spread(median=median, low=low, high=high, samples=15)
 
 
-def test_a_ratio_is_met_near_one_or_by_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ratio_is_met_near_one_or_by_a_narrow_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     check = importlib.import_module("support.measuring_check")
-    ratio = check.ratio("r", lambda: [1.0])
-    assert ratio.met_by(spread(1.04, 1.02, 1.06))
-    assert ratio.met_by(spread(1.2, 0.9, 1.4))
-    assert not ratio.met_by(spread(1.2, 1.1, 1.4))
-    assert not ratio.met_by(Spread(median=1.2, low=None, high=None, samples=2))
+    ratio, near = check.ratio("r", lambda: [1.0]), check.near("n", lambda: [1.0])
+    for seen, to_a_rival, to_the_bar in (
+        (spread(1.04, 1.02, 1.06), "met", "met"),
+        (spread(1.07, 0.99, 1.08), "met", "missed"),  # the interval holds 1: enough against a rival only
+        (spread(1.07, 1.05, 1.09), "missed", "missed"),
+        (spread(1.01, 0.9, 1.4), "not settled", "not settled"),  # says that the machine was busy, not that all is well
+        (Spread(median=1.0, low=None, high=None, samples=2), "not settled", "not settled"),
+    ):
+        assert (ratio.verdict(seen), near.verdict(seen)) == (to_a_rival, to_the_bar)
     exact = check.exact("e", "bytes", lambda: 0)
-    assert exact.met_by(exact.measured().spread)
-    assert not exact.met_by(spread(1, 1, 1))
+    assert exact.verdict(exact.measured().spread) == "met"
+    assert exact.verdict(spread(1, 1, 1)) == "missed"
     alpha = check.Check("a", "ms", "", 0.6, lambda: [0.0])
-    assert alpha.met_by(spread(-0.5, -0.7, -0.3))
-    assert not alpha.met_by(spread(0.7, 0.1, 0.9))
+    assert alpha.verdict(spread(-0.5, -0.7, -0.3)) == "met"
+    assert alpha.verdict(spread(0.7, 0.1, 0.9)) == "missed"
 
 
 @pytest.mark.serial
@@ -44,7 +48,7 @@ def test_a_quick_run_is_exact_where_it_must_be_and_judges_nothing(tmp_path: Path
     exact = {result["unit"]: result["spread"]["median"] for result in results if result["unit"] != "ratio"}
     assert exact == {"bytes": 0, "FLOP": 0, "pairs": 0}
     ratios = [result["spread"] for result in results if result["unit"] == "ratio"]
-    assert [found["samples"] for found in ratios] == [3, 2]
+    assert [found["samples"] for found in ratios] == [3, 3, 3, 2]
     page = (tmp_path / "measuring.md").read_text()
-    assert page.count("not judged") == 5
+    assert page.count("not judged") == 7
     assert "not measured |" not in page

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache
 
 import msgspec
 import torch
-from support.measuring_check import Check, exact, ratio
+from support.measuring_check import Check, exact, near
 from support.options import ROOT
 
 from crosspipe.model import SplitBackward, build_stage
@@ -27,7 +27,10 @@ STAGES = 4
 
 def block_checks(quick: bool) -> Iterator[Check]:
     """Times of one inner stage of the small model; bytes and FLOPs of every stage of the tiny one."""
-    yield ratio("F + D + W over plain forward and backward", partial(_split_over_whole, 3 if quick else ROUNDS))
+    rounds = 3 if quick else ROUNDS
+    yield near("F + D + W over plain forward and backward", lambda: [both for both, _, _ in _split_over_whole(rounds)])
+    yield near("F over plain forward", lambda: [forward for _, forward, _ in _split_over_whole(rounds)])
+    yield near("D + W over plain backward", lambda: [backward for _, _, backward in _split_over_whole(rounds)])
     yield exact("memory of F, D and W against torch.profiler's allocation events", "bytes", _bytes_apart)
     yield exact("analytic FLOPs of F, D and W against FlopCounterMode", "FLOP", _flops_apart)
 
@@ -36,32 +39,35 @@ def _model(name: str) -> ModelConfig:
     return msgspec.yaml.decode((ROOT / "conf" / "model" / f"{name}.yaml").read_bytes(), type=ModelConfig, strict=False)
 
 
-def _split_over_whole(rounds: int) -> list[float]:
-    """Pair by pair, on two copies of the same stage: one split, one as PyTorch runs it."""
+@cache
+def _split_over_whole(rounds: int) -> tuple[tuple[float, float, float], ...]:
+    """Ours over PyTorch's (whole, forward, backward), pair by pair, on two copies of the same stage."""
     torch.set_num_threads(1)
     config = _model("small")
     split = split_model(config, STAGES)
     stage, plain = SplitBackward(build_stage(config, split, 1)), build_stage(config, split, 1)
     data = StageData(plain, 0)
 
-    def in_blocks() -> None:
-        stage.forward(0, *data.received())
-        stage.input_grad(0, data.gradient())
-        stage.weight_grad(0)
+    def in_blocks() -> tuple[float, float]:
+        (x, target), gradient = data.received(), data.gradient()
+        forward = _duration(lambda: stage.forward(0, x, target))
+        return forward, _duration(lambda: (stage.input_grad(0, gradient), stage.weight_grad(0)))
 
-    def whole() -> None:
-        x, _ = data.received()
-        plain(x.requires_grad_()).backward(data.gradient())
+    def whole() -> tuple[float, float]:
+        (x, _), gradient, out = data.received(), data.gradient(), []
+        forward = _duration(lambda: out.append(plain(x.requires_grad_())))
+        return forward, _duration(lambda: out.pop().backward(gradient))
 
     ratios = []
     for number in range(WARM_UP + rounds):
         both = (in_blocks, whole) if number % 2 else (whole, in_blocks)
-        took = {call: _duration(call) for call in both}
-        ratios.append(took[in_blocks] / took[whole])
-    return ratios[WARM_UP:]
+        took = {call: call() for call in both}
+        ours, theirs = took[in_blocks], took[whole]
+        ratios.append((sum(ours) / sum(theirs), ours[0] / theirs[0], ours[1] / theirs[1]))
+    return tuple(ratios[WARM_UP:])
 
 
-def _duration(call: Callable[[], None]) -> float:
+def _duration(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
