@@ -97,12 +97,11 @@ def _windows(links: LinkTable, name: str) -> Content:
     if not seen:
         return None
     lines = []
-    for (transport, here, there, size_bytes), rates in seen.items():
+    for (transport, here, there, size_bytes), rates in sorted(seen.items()):
         # as much went either way, and it was measured from the lower rank of a pair
         both = rates.get("both_ways") or seen.get((transport, there, here, size_bytes), {}).get("both_ways", [])
         cells = [_medians(rates.get("one_way", [])), _medians(both)]
         lines.append([between_sites(here, there), transport, size(size_bytes), *cells])
-    lines.sort(key=lambda line: line[:2])
     head = ["sites", "transport", "message", "one way Gbit/s", "both ways at once Gbit/s, each"]
     caption = f"Windows of messages in flight, {name}: medians over the pairs of ranks [least, most]"
     shown = table(head, lines, caption=caption, text=("transport",))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 SIMULATED = "“Simulated” times follow from the alpha–beta model with queueing on shared wires."
 
-NOTHING_MEASURED = "Nothing has been measured yet."
+NOTHING_MEASURED = "No run has been measured yet."
 
 ORIGINS = {
     "emulated": (

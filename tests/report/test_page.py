@@ -181,7 +181,7 @@ def test_what_is_missing_is_said(campaign: Path, tmp_path: Path) -> None:
         text = report.path.read_text(encoding="utf-8")
         if stage == "run":
             assert "No run has finished yet" in text
-            assert "Nothing has been measured yet" in text
+            assert "No run has been measured yet" in text
     assert "No schedule has been solved yet" in text
     assert "No link profile is in the store" in text
     assert "No block profile is in the store" in text
