@@ -1,7 +1,8 @@
-"""Measures the engine's bar and writes it down: `python tests/bench/engine.py` (20 minutes; `--quick`: two).
+"""Measures the engine's bar and writes it down: `python tests/bench/engine.py` (20 minutes; `--quick`: three).
 
 It wants the machine for itself: what else runs makes blocks and messages late. Quantities that are measured together
-are repeated together; the page shows the newest result of each.
+are repeated together; the page shows the newest result of each. Shaped TCP needs root and network namespaces; without
+them it is missing on the page, and the page says why.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from support.engine_page import engine_page
 from support.engine_parts import part_groups
 from support.engine_runs import early_groups, makespan_groups
 from support.engine_torch import torch_groups
-from support.options import options_of
+from support.engine_wan import wan_groups
+from support.options import options_of, terminal
 from support.results import Result, Speed, Wanted, now
 from support.setup import DECIDING, Setup
 
-from crosspipe.problem.spread import spread
-
 EXECUTING = (*DECIDING, "model/*.py", "execute/*.py")  # sources that change a result
+KINDS = (part_groups, torch_groups, makespan_groups, early_groups, wan_groups)
 
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(__doc__, arguments)
-    kinds = (part_groups, torch_groups, makespan_groups, early_groups)
-    groups = [group for kind in kinds for group in kind(quick=options.quick)]
-    tasks = [task for group in groups for task in _tasks(group)]
-    asked = [one for group in groups for one in group.asked]
-    return carry_out("engine", "The engine's bar", tasks, partial(engine_page, asked), options, arguments, EXECUTING)
+    groups = [group for kind in KINDS for group in kind(quick=options.quick)]
+    for why in sorted({group.cannot() for group in groups} - {""}):
+        terminal().print(f"engine: {sum(len(g.asked) for g in groups if g.cannot() == why)} rows are left out: {why}")
+    tasks = [task for group in groups if not group.cannot() for task in _tasks(group)]
+    page = partial(engine_page, groups)
+    return carry_out("engine", "The engine's bar", tasks, page, options, arguments, EXECUTING)
 
 
 def _tasks(group: Group) -> list[Task]:
@@ -44,11 +46,12 @@ def _tasks(group: Group) -> list[Task]:
 
     def measure(one: Asked, setup: Setup, show: Callable[[str], None]) -> Result:
         shown.append(show)
-        return Speed(key=one.key, finished=now(), spread=spread(samples()[one.key]), unit=one.unit)
+        return one.result(samples(), now())
 
     def words(one: Asked, result: Result) -> str:
         assert isinstance(result, Speed)
-        return f"{result.spread.median:.4g} {one.unit}: {one.verdict(result).replace('*', '')}"
+        limits = f"must {one.must_words}, aim {one.aim_words}"
+        return f"{result.spread.median:.4g} {result.unit} ({limits}): {one.verdict(result).replace('*', '')}"
 
     return [Task(one.key, Wanted(), partial(measure, one), partial(words, one)) for one in group.asked]
 

@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from statistics import median
 
-from support.engine_bar import Asked, Group, Samples, Show
+from support.engine_bar import Asked, Group, Measured, Samples, Show
 
 from crosspipe.execute.plan import Format
-from crosspipe.problem import Hop, Problem
+from crosspipe.problem import Hop, Problem, Spread
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.problem.spread import spread
 
 SIZES = {"1 KB": 2**10, "64 KB": 2**16, "1 MB": 2**20, "16 MB": 2**24}
 DELAYS_MS = (1, 3, 10, 30, 100)
 MODES = ("idle", "computing")
 SLOWER = 1.5  # a delay must be this many times the real transfer; others count as late
+PERCENTILES = {"p50": (0.5, 0.1), "p95": (0.95, 0.5)}  # which, and what it must be at most, in ms
+REPETITIONS = 80  # of a delay: an interval of p95 needs 72
+LATE = "ms late"
 
 
 def part_groups(*, quick: bool) -> list[Group]:
     """Cost per action, delays, memory."""
-    sizes = list(SIZES)[:1] if quick else list(SIZES)
+    sizes = tuple(SIZES)[:1] if quick else tuple(SIZES)
+    transfers = tuple(
+        Asked("Emulated delay", _key(size, mode, "real transfer"), "ms") for mode in MODES for size in sizes
+    )
     delays = tuple(
-        Asked("Emulated delay", f"delay error, {size}, {mode}: {what}", unit, must)
+        Asked("Emulated delay", _key(size, mode, f"{ms} ms: error, {what}"), "ms", must)
         for mode in MODES
         for size in sizes
-        for what, unit, must in (("p50", "ms", 0.1), ("p95", "ms", 0.5), ("too short for the real transfer", "%", None))
+        for ms in DELAYS_MS
+        for what, (_, must) in PERCENTILES.items()
     )
     return [
         Group((Asked("Engine", "cost per action", "µs", 100, 30),), partial(_cost, 4 if quick else 40)),
-        Group(delays, partial(_delays, tuple(sizes), 4 if quick else 20)),
+        Group((*transfers, *delays), partial(_delays, sizes, 8 if quick else REPETITIONS)),
         Group((Asked("Engine", "activations held after D, of those after F", "%", 80),), _held),
     ]
+
+
+def _key(size: str, mode: str, what: str) -> str:
+    return f"{size}, {mode}, {what}"
+
+
+def percentile(samples: Sequence[float], share: float) -> Spread:
+    """The value below which `share` of a distribution lies, by its `samples`, with a distribution-free 95 % interval.
+
+    Its ends are order statistics: of n samples a binomial number lies below the percentile. An end that would lie
+    outside of them is None, and so is the other then.
+    """
+    ordered, n = sorted(samples), len(samples)
+    at_most = list(accumulate(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)))
+    low = max((rank for rank in range(1, n + 1) if at_most[rank - 1] <= 0.025), default=None)
+    high = min((rank for rank in range(1, n + 1) if 1 - at_most[rank - 1] <= 0.025), default=None)
+    known = low is not None and high is not None
+    return Spread(
+        median=ordered[math.ceil(share * n) - 1],
+        low=ordered[low - 1] if known else None,
+        high=ordered[high - 1] if known else None,
+        samples=n,
+    )
 
 
 class _Empty:
@@ -127,12 +161,18 @@ def _delays(sizes: tuple[str, ...], repetitions: int, show: Show) -> Samples:
             end.join()
             if end.exitcode:
                 raise RuntimeError(f"a process of the delay measurement ended with {end.exitcode}")
-        return results.get()
+        transfers, errors = results.get()
+    found: dict[str, Sequence[float] | Measured] = {_key(*where, "real transfer"): t for where, t in transfers.items()}
+    for (size, mode, ms), values in errors.items():
+        fits = ms >= SLOWER * median(transfers[size, mode])
+        for what, (share, _) in PERCENTILES.items():
+            of = spread(values) if what == "p50" else percentile(values, share)
+            found[_key(size, mode, f"{ms} ms: error, {what}")] = Measured(of, None if fits else LATE)
+    return found
 
 
 def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str, results) -> None:
     """Rank 0 sends, rank 1 receives; a receive is posted before the sender is told to go."""
-    import numpy as np
     import torch
 
     from crosspipe.execute.clock import Clock
@@ -147,38 +187,32 @@ def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str,
     clock, wire = Clock(), OwnWire()
     go, told = torch.zeros(1), Header(0, 0, 0, 0, 0)
 
-    def once(tensor: torch.Tensor, delay_ns: int) -> tuple[int, int]:
-        """(error of the arrival, real transfer) in ns, as rank 1 sees them."""
+    def once(tensor: torch.Tensor, delay_ns: int) -> tuple[float, float]:
+        """(error of the arrival, real transfer) in ms, as rank 1 sees them."""
         if rank == 0:
             transport.post_receive(1, torch.empty(1)).wait()
             ready = clock.now()
             departure = wire.depart(ready, Hop(latency_ns=delay_ns))
             transport.send(1, Header(0, ready, *departure), tensor)
-            return 0, 0
+            return 0.0, 0.0
         receipt = transport.post_receive(0, tensor)
         transport.send(0, told, go)
         header = receipt.wait()
         received = clock.now()
-        return abs(clock.wait_until(header.not_before_ns) - header.not_before_ns), received - header.ready_ns
+        off = abs(clock.wait_until(header.not_before_ns) - header.not_before_ns)
+        return off / 1e6, (received - header.ready_ns) / 1e6
 
-    samples: dict[str, list[float]] = {}
+    transfers: dict[tuple[str, str], list[float]] = {}
+    errors: dict[tuple[str, str, int], list[float]] = {}
     for mode in MODES:
         with _busy(mode == "computing"):
             for size in sizes:
                 tensor = torch.zeros(SIZES[size] // 4)
-                transfer = float(np.median([once(tensor, 0)[1] for _ in range(repetitions)]))
-                fitting = [ms for ms in DELAYS_MS if ms * 1e6 >= SLOWER * transfer] if rank else []
-                fitting = [
-                    int(ms) for ms in transport.allgather(",".join(map(str, fitting)).encode())[1].split(b",") if ms
-                ]
-                errors = [once(tensor, ms * 1_000_000)[0] / 1e6 for ms in fitting for _ in range(repetitions)]
-                what = f"delay error, {size}, {mode}"
-                if errors:
-                    samples[f"{what}: p50"] = [float(np.percentile(errors, 50))]
-                    samples[f"{what}: p95"] = [float(np.percentile(errors, 95))]
-                samples[f"{what}: too short for the real transfer"] = [100 * (1 - len(fitting) / len(DELAYS_MS))]
+                transfers[size, mode] = [once(tensor, 0)[1] for _ in range(repetitions // 4)]
+                for ms in DELAYS_MS:
+                    errors[size, mode, ms] = [once(tensor, ms * 1_000_000)[0] for _ in range(repetitions)]
     if rank == 1:
-        results.put(samples)
+        results.put((transfers, errors))
     transport.allgather(b"")
     transport.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -17,48 +17,58 @@ from support.engine_bar import Asked, Group, Samples, Show
 from support.instances import DELAYS, label
 
 from crosspipe.execute import Point, RunConfig, Session, run_session
+from crosspipe.execute.session import Launch, OnProgress
 from crosspipe.problem import Problem
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.problem.layers import Split
+from crosspipe.schedule import Schedule
 from crosspipe.solver import solve
 from crosspipe.store import RunRecord, save
 
 STAGES, MICROBATCHES, BLOCK_MS = 4, 8, 20.0
 SCHEDULES = {"ud": ("1f1b", "zbh1", "cross_ud"), "wave": ("cross_wave",)}
+LAYERS: dict[str, Split] = {"ud": ((1,),) * STAGES, "wave": ((1, 1),) * STAGES}
+SEARCH_S = 10.0
 REAL_MS = 4.5  # the mathematics of a block alone on a core; two ranks share one
-M70_MS = (38.0, 46.0, 21.0)  # F, D and W of a stage of the paper's large model
-ROUNDS = 5  # of receives early and at use in turn, two measured iterations each
+M70_MS = (19.0, 23.0, 10.5)  # F, D and W of a stage of the paper's large model, at half their time
+ROUNDS = 2  # of receives early and at use in turn, three measured iterations each: six samples have an interval
 WAN_DELAYS = ((0.25, 2), (2, 0.25), (2, 2))
 STATIC = ("gpipe", "1f1b", "zbh1")
 
 
 def makespan_groups(*, quick: bool) -> list[Group]:
-    """A group per schedule and pair of delays."""
+    """A group per traversal and pair of delays."""
     groups = []
     for delays in DELAYS[-1:] if quick else DELAYS:
         for traversal, names in SCHEDULES.items():
-            for name in names[:1] if quick else names:
-                what = f"{name} {label(delays)}"
-                asked = (
-                    Asked("Makespan", f"{what}: off the prediction", "%", 2, 0.5),
-                    Asked("Makespan", f"{what}: re-simulated off the prediction", "%", 5),
-                    Asked("Makespan", f"{what}: late blocks", "%", 1),
-                    Asked("Makespan", f"{what}: late messages", "%", 1),
-                    Asked("Makespan", f"{what}: real mathematics", "%", 25, least=True),
-                )
-                groups.append(Group(asked, partial(_makespans, what, traversal, name, delays, quick)))
+            some = names[:1] if quick else names
+            asked = tuple(one for name in some for one in _asked(f"{name} {label(delays)}"))
+            groups.append(Group(asked, partial(_makespans, traversal, some, delays, quick)))
     return groups
 
 
+def _asked(what: str) -> tuple[Asked, ...]:
+    return (
+        Asked("Makespan", f"{what}: off the prediction", "%", 2, 0.5, each=True),
+        Asked("Makespan", f"{what}: re-simulated off the prediction", "%", 5, each=True),
+        Asked("Makespan", f"{what}: late blocks", "%", 1),
+        Asked("Makespan", f"{what}: late messages", "%", 1),
+        Asked("Makespan", f"{what}: real mathematics", "%", 25, least=True),
+    )
+
+
 def early_groups(*, quick: bool) -> list[Group]:
-    """A group per static schedule and pair of delays: what receives at use cost over early ones."""
-    return [
-        Group(
-            (Asked("Early receives", f"{name} {label(delays)}: posted at use over early", "%"),),
-            partial(_early, name, delays, quick),
-        )
-        for delays in (WAN_DELAYS[:1] if quick else WAN_DELAYS)
-        for name in (STATIC[1:2] if quick else STATIC)
-    ]
+    """A group per pair of delays: what receives at use cost over early ones, for each static schedule."""
+    groups = []
+    for delays in WAN_DELAYS[:1] if quick else WAN_DELAYS:
+        some = STATIC[1:2] if quick else STATIC
+        asked = tuple(Asked("Early receives", _early_key(name, delays), "%") for name in some)
+        groups.append(Group(asked, partial(_early, some, delays, quick)))
+    return groups
+
+
+def _early_key(name: str, delays: tuple[float, float]) -> str:
+    return f"{name} {label(delays)}: posted at use over early"
 
 
 def problem_of(traversal: str, delays: tuple[float, float]) -> Problem:
@@ -78,29 +88,31 @@ def problem_of(traversal: str, delays: tuple[float, float]) -> Problem:
     )
 
 
-def _makespans(what: str, traversal: str, name: str, delays: tuple[float, float], quick: bool, show: Show) -> Samples:
-    problem = problem_of(traversal, delays)
-    show("searching" if name.startswith("cross") else "running")
-    schedule = solve(problem, name, time_limit_s=2 if quick else 15)
+def _makespans(traversal: str, names: tuple[str, ...], delays: tuple[float, float], quick: bool, show: Show) -> Samples:
+    problem, schedules = problem_of(traversal, delays), {}
+    for name in names:
+        show(f"planning {name}")
+        schedules[name] = solve(problem, name, time_limit_s=2 if quick else SEARCH_S)
     run = RunConfig(pace=1.0, iterations=2 if quick else 8, warmup=1, timeout_s=30, check_gradients=False)
-    layers = ((1,),) * STAGES if traversal == "ud" else ((1, 1),) * STAGES
-    record = _run({"only": schedule}, problem, {"only": run}, fitting_model(len(layers[0]) * STAGES), layers)["only"]
-    measured = record.measured
-    blocks = sum(len(order) + 2 for order in schedule.orders)
-    messages = record.messages_sent / len(measured)
-    predicted = record.predicted_makespan_ns
-    return {
-        f"{what}: off the prediction": [100 * abs(i.makespan_ns / predicted - 1) for i in measured],
-        f"{what}: re-simulated off the prediction": [
-            100 * abs((i.resimulated_makespan_ns or 0) / predicted - 1) for i in measured
-        ],
-        f"{what}: late blocks": [100 * i.late_blocks / blocks for i in measured],
-        f"{what}: late messages": [100 * i.late_messages / messages for i in measured],
-        f"{what}: real mathematics": [100 * float(record.environment["real_compute_share"])],
-    }
+    layers = LAYERS[traversal]
+    show("running")
+    records = execute(schedules, problem, run, fitting_model(len(layers[0]) * STAGES), layers)
+    samples: dict[str, list[float]] = {}
+    for name, record in records.items():
+        what, measured, predicted = f"{name} {label(delays)}", record.measured, record.predicted_makespan_ns
+        blocks = sum(len(order) + 2 for order in schedules[name].orders) * len(measured)
+        resimulated = [i.resimulated_makespan_ns or 0 for i in measured]
+        samples |= {
+            f"{what}: off the prediction": [100 * abs(i.makespan_ns / predicted - 1) for i in measured],
+            f"{what}: re-simulated off the prediction": [100 * abs(span / predicted - 1) for span in resimulated],
+            f"{what}: late blocks": [100 * sum(i.late_blocks for i in measured) / blocks],
+            f"{what}: late messages": [100 * sum(i.late_messages for i in measured) / record.messages_sent],
+            f"{what}: real mathematics": [100 * float(record.environment["real_compute_share"])],
+        }
+    return samples
 
 
-def _early(name: str, delays: tuple[float, float], quick: bool, show: Show) -> Samples:
+def _early(names: tuple[str, ...], delays: tuple[float, float], quick: bool, show: Show) -> Samples:
     """Both in turn, the first of a round now one and now the other: the machine drifts over minutes."""
     forward, input_grad, weight_grad = M70_MS
     problem = Problem.uniform(
@@ -113,50 +125,61 @@ def _early(name: str, delays: tuple[float, float], quick: bool, show: Show) -> S
         latency_ms=delays[0] * forward,
         serialisation_ms=delays[1] * forward,
     )
-    early = RunConfig(pace=1.0, iterations=2, warmup=1, timeout_s=30, check_gradients=False)
+    early = RunConfig(pace=1.0, iterations=3, warmup=1, timeout_s=30, check_gradients=False)
     runs = {"early": early, "at use": msgspec.structs.replace(early, post_ahead_ms=None)}
-    schedule = solve(problem, name)
-    percent = []
+    schedules = {name: solve(problem, name) for name in names}
+    percent: dict[str, list[float]] = {_early_key(name, delays): [] for name in names}
     for number in range(1 if quick else ROUNDS):
         show(f"round {number + 1}")
         turns = sorted(runs, reverse=number % 2 == 1)
-        records = _run(dict.fromkeys(turns, schedule), problem, runs, _tiny(STAGES), ((1,),) * STAGES)
-        took = {how: sum(i.makespan_ns for i in record.measured) for how, record in records.items()}
-        percent.append(100 * (took["at use"] / took["early"] - 1))
-    return {f"{name} {label(delays)}: posted at use over early": percent}
+        records = {how: execute(schedules, problem, runs[how], _tiny(STAGES), LAYERS["ud"]) for how in turns}
+        for name in names:
+            pairs = zip(records["at use"][name].measured, records["early"][name].measured, strict=True)
+            percent[_early_key(name, delays)] += [
+                100 * (late.makespan_ns / soon.makespan_ns - 1) for late, soon in pairs
+            ]
+    return percent
 
 
-def _run(
-    schedules: Mapping[str, object],
+def execute(
+    schedules: Mapping[str, Schedule],
     problem: Problem,
-    runs: Mapping[str, RunConfig],
+    run: RunConfig,
     model: ModelConfig,
-    layers: Sequence[Sequence[int]],
+    layers: Split,
+    *,
+    origin: str = "emulated",
+    launch: Launch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, RunRecord]:
-    """The record of each schedule, executed with the run configuration of its name."""
-    records = {}
-    for how, schedule in schedules.items():
-        with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
-            root = Path(folder)
-            point = Point(
-                label=how,
-                problem=str(save(root / "problem.json", problem)),
-                schedule=str(save(root / "schedule.json", schedule)),
-                out=str(root / "out"),
+    """The record of each schedule, all of them in one start of the ranks. With another `origin` nothing is injected."""
+    with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
+        root = Path(folder)
+        file = str(save(root / "problem.json", problem))
+        points = tuple(
+            Point(
+                label=name,
+                problem=file,
+                schedule=str(save(root / f"{name}.json", schedule)),
+                out=str(root / name),
             )
-            (outcome,) = run_session(
-                Session(
-                    model=model,
-                    layers=tuple(tuple(row) for row in layers),
-                    points=(point,),
-                    run=runs[how],
-                    directory=str(root / "logs"),
-                )
-            )
-        if outcome.record is None:
-            raise outcome.failure or AssertionError("a point has a record or a failure")
-        records[how] = outcome.record
-    return records
+            for name, schedule in schedules.items()
+        )
+        session = Session(
+            model=model,
+            layers=layers,
+            points=points,
+            run=run,
+            emulate=origin == "emulated",
+            origin=origin,
+            directory=str(root / "logs"),
+        )
+        records = {}
+        for outcome in run_session(session, launch=launch, on_progress=on_progress):
+            if outcome.record is None:
+                raise outcome.failure or AssertionError("a point has a record or a failure")
+            records[outcome.point.label] = outcome.record
+        return records
 
 
 def _tiny(layers: int, *, hidden: int = 64, sequence: int = 16) -> ModelConfig:
