@@ -42,7 +42,7 @@ def test_two_ranks_over_mpi(tmp_path: Path) -> None:
 def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> None:
     sizes = (1, 4096, 65536)
     arguments = ["--out", str(tmp_path), "--sizes", "65536,1,4096", "--time-budget", "1", "--sites", "0,0,1,1"]
-    arguments += ["--streams", "4194304"]  # two at once: long enough to outlast any empty round trip
+    arguments += ["--fewest", "6", "--streams", "1048576"]  # windows grow with the round trip, so that a rate can always be stated
     done = launched(4, *arguments, "--strict")
     assert done.returncode == 1, done.stderr  # four ranks of two sites on one machine are a finding
     table = load(tmp_path / "links.json", LinkTable)
@@ -53,12 +53,16 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
     assert table.between(0, 3).transport == "gloo"
     assert {"shared_memory", "loopback"} <= {found.name for found in table.findings}
     everything = pl.read_parquet(tmp_path / "samples.parquet")
-    streams = everything.filter(pl.col("pattern") != "ping_pong").group_by("pattern", "window", "size_bytes").len()
-    assert sorted(streams.rows()[i][:3] for i in range(3)) == [
-        ("both_ways", 2, 4194304),
-        ("one_way", 2, 4194304),
-        ("together", 2, 4194304),
-    ]
+    streams = everything.filter(pl.col("pattern") != "ping_pong")
+    assert set(streams["pattern"].cast(pl.String)) == {"one_way", "both_ways", "together"}
+    assert set(streams["size_bytes"]) == {1048576}
+    assert 4 <= streams["window"].min() <= streams["window"].max() <= 64  # a busy machine's links are longer
+    ends = ("transport", "source", "target", "window")
+    by_pattern = streams.with_columns(pl.col("pattern", "transport").cast(pl.String)).select("pattern", *ends).unique()
+    together, alone = (
+        set(by_pattern.filter(pl.col("pattern") == pattern).select(ends).rows()) for pattern in ("together", "one_way")
+    )
+    assert together <= alone
     crossings = {(0, 1, ((0, 2), (1, 3))), (1, 0, ((2, 0), (3, 1)))}
     assert {(x.source_site, x.target_site, x.pairs) for x in table.contention} == crossings
     for seen in table.contention:
@@ -69,7 +73,7 @@ def test_four_ranks_over_both_transports_keep_every_sample(tmp_path: Path) -> No
     keys = ["transport", "source", "target", "size_bytes"]
     assert raw.select(keys).unique().height == 2 * 12 * 3
     counted = raw.filter(~pl.col("warmup")).group_by(keys).agg(pl.len(), pl.col("round_trip_ns").median() / 2)
-    assert counted["len"].min() >= 10
+    assert counted["len"].min() >= 6
     for transport, source, target, size, _, median in counted.rows():
         link = table.between(source, target, transport)
         assert {s.pattern for s in link.streams} == ({"one_way", "both_ways"} if source < target else {"one_way"})
