@@ -154,3 +154,13 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return re.sub(r".*\) ", "", status)[:1] in ("T", "t")
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a log, without empty and repeated ones, joined by ` | ` so that an error stays one line."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 8192))
+        text = file.read().decode(errors="replace")
+    return " | ".join(list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))[-lines:])

@@ -6,7 +6,9 @@ that is killed writes nothing more, so nothing is kept for the end.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +20,7 @@ from crosspipe.execute.spec import Point, Session
 from crosspipe.execute.trace import Trace
 from crosspipe.problem import Finding, Problem
 from crosspipe.store import load, save, write_timelines
+from crosspipe.store.files import write_bytes
 
 TRACES = "rank*.point*.traces.jsonl"
 _ELSEWHERE_S = 30.0  # until what was written on another host can be seen here
@@ -25,17 +28,27 @@ _ELSEWHERE_S = 30.0  # until what was written on another host can be seen here
 
 def trace_file(session: Session, number: int, point: Point, rank: int) -> Path:
     """Where a rank notes the iterations of `point`, the session's point `number`."""
+    if point.kept is not None:
+        return Path(point.kept) / f"rank{rank}.traces.jsonl"
     return Path(session.directory) / f"rank{rank}.point{number}.traces.jsonl"
 
 
 class TraceLog:
-    """Begins the file anew, then adds a line for every iteration."""
+    """Begins the file anew with the `earlier` iterations, then adds a line for every one after those."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+    def __init__(self, path: Path, earlier: Sequence[Trace] = ()) -> None:
+        self._last = earlier[-1].index if earlier else -1
+        if earlier:
+            write_bytes(path, b"".join(msgspec.json.encode(trace) + b"\n" for trace in earlier))
+        self._file = path.open("ab" if earlier else "wb", buffering=0)
 
     def __call__(self, trace: Trace) -> None:
-        self._file.write(msgspec.json.encode(trace) + b"\n")
+        if trace.index > self._last:
+            self._file.write(msgspec.json.encode(trace) + b"\n")
+
+    def sync(self) -> None:
+        """Returns when what was noted survives the machine."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Ends the file."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from crosspipe.errors import CrosspipeError, FieldError, StageFailed
-from crosspipe.execute.failure import find_culprit, forget, log_file, position_file
+from crosspipe.execute.failure import find_culprit, forget, log_file, position_file, tail
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import TRACES, forget_traces, keep_partial
 from crosspipe.execute.plan import Plan
@@ -221,7 +221,7 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
     at = SETTING_UP if culprit.position is None else culprit.position.point
     kept = keep_partial(session, at, points[at], str(culprit)) if at in range(done, len(points)) else None
     partly = f"; what was finished is in {kept}" if kept is not None else ""
-    failure = StageFailed(f"{culprit}{partly}; end of {log}: {_tail(log) or '(empty)'}")
+    failure = StageFailed(f"{culprit}{partly}; end of {log}: {tail(log, _LAST_LINES) or '(empty)'}")
     failed = points[done:] if at == SETTING_UP else points[done : at + 1]
     yield from (Outcome(point, None, failure) for point in failed)
 
@@ -279,13 +279,3 @@ def _stop(ranks: Sequence[subprocess.Popen[bytes]], term_s: float = 0.0) -> None
             rank.send_signal(signal.SIGKILL)
     for rank in ranks:
         rank.wait()
-
-
-def _tail(log: Path) -> str:
-    """The last lines of a log that are not empty, joined by ` | ` so that an error stays one line."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 8192))
-        text = file.read().decode(errors="replace")
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])

@@ -104,6 +104,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One schedule to execute: its files, and the directory that gets run.json and the timelines.
 
     `plan` is the file of its Plan, written by whoever started the ranks (None: every rank lowers the schedule itself).
+    `kept` is a folder, seen by all ranks, from which the point goes on where an earlier start of it was ended, and that
+    gets what another would need (None: it begins with its first iteration); see `crosspipe.execute.continuation`.
     """
 
     label: str
@@ -111,6 +113,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     schedule: str
     out: str
     plan: str | None = None
+    kept: str | None = None
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="run_session"):
@@ -119,7 +122,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `layers` is the split of the model (`crosspipe.problem.layers`). `gradient_norm_ns` and `optimizer_step_ns` hold a
     value per stage, at the run's pace (empty: 0). `emulate` injects the Problems' hops; `origin` labels the timelines
     ("emulated", "shaped TCP", "real link"). `directory` gets logs and what ranks tell whoever watches them.
-    `rendezvous` is where ranks find each other: a torch.distributed init method, filled in by the launcher. With
+    `rendezvous` is where ranks find each other: a torch.distributed init method, filled in by the launcher. A point's
+    training state is put into its `kept` folder every `keep_every_s` at most. With
     `replicas` of the pipeline, rank = replica * stages + stage, and a Problem's hops across sites carry all replicas'
     bytes.
     """
@@ -136,6 +140,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directory: str
     rendezvous: str = "env://"
     replicas: int = 1
+    keep_every_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

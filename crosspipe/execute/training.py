@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -79,11 +79,13 @@ class Training:
         """This replica's microbatch: the replicas take the iteration's microbatches in turns of a whole pipeline."""
         return self.batches(iteration, self.replica * self.problem.microbatches + microbatch)
 
-    def describe(self, *, resumed_after: int) -> dict[str, str]:
-        """What a record says of it, where it is not the plain case."""
+    def describe(self, *, resumed_after: int, continued_after: Sequence[int] = ()) -> dict[str, str]:
+        """What a record says of it, where it is not the plain case: replicas, checkpoints, starts after the first."""
         said = {}
         if self.session.replicas > 1:
             said = {"replicas": str(self.session.replicas), "zero1": str(uses_zero1(self.problem)).lower()}
+        if continued_after:
+            said["continued_after_iterations"] = ", ".join(map(str, continued_after))
         return said | ({"resumed_after_iterations": str(resumed_after)} if resumed_after else {})
 
     def gradient_error(self, reference: Path, trace: Trace) -> float:
@@ -93,7 +95,8 @@ class Training:
 
 
 class Checkpoints:
-    """Of one point: in `run.checkpoint_dir`, in a folder by the point's label. Every call is collective."""
+    """Of one point: in `directory`, or in `run.checkpoint_dir` in a folder by its label. Every call but `due` is
+    collective."""
 
     def __init__(
         self,
@@ -102,11 +105,14 @@ class Checkpoints:
         schedule: Schedule,
         transport: Transport,
         *,
+        directory: Path | None = None,
         say: Callable[[str], None] = lambda words: None,
     ) -> None:
         session, problem = training.session, training.problem
-        assert session.run.checkpoint_dir is not None
-        self.directory = Path(session.run.checkpoint_dir) / re.sub(r"[^\w.,=+-]+", "_", point.label)
+        if directory is None:
+            assert session.run.checkpoint_dir is not None
+            directory = Path(session.run.checkpoint_dir) / re.sub(r"[^\w.,=+-]+", "_", point.label)
+        self.directory = directory
         self._training, self._transport, self._name, self._say = training, transport, schedule.name, say
         self._every, self._saved = session.run.checkpoint_every, 0
         self._identity = Identity(
@@ -136,17 +142,27 @@ class Checkpoints:
                     "go on from them with run.resume=true, or give another folder",
                 )
             return 0
-        found = load_checkpoint(self.directory, self._transport, self._identity)
-        if found is None:
-            return 0
-        self._saved, state = found
+        found = self.find()
+        return 0 if found is None else self.go_on(*found)
+
+    def find(self) -> tuple[int, dict[str, Tensor]] | None:
+        """See `load_checkpoint`."""
+        return load_checkpoint(self.directory, self._transport, self._identity)
+
+    def go_on(self, iterations: int, state: dict[str, Tensor]) -> int:
+        """Puts back what `find` found; the number of iterations that are done."""
+        self._saved = iterations
         self._training.step.load(state)
-        print(f"resumed after {self._saved} iterations from {self.directory}", flush=True)
-        return self._saved
+        print(f"resumed after {iterations} iterations from {self.directory}", flush=True)
+        return iterations
+
+    def due(self, trace: Trace) -> bool:
+        """Whether `run.checkpoint_every` wants the state saved after this iteration."""
+        return (trace.index + 1) % self._every == 0
 
     def after(self, trace: Trace) -> None:
         """Saves after every `run.checkpoint_every` iterations."""
-        if (trace.index + 1) % self._every == 0:
+        if self.due(trace):
             self.save(trace.index + 1)
 
     def save(self, iterations: int) -> None:

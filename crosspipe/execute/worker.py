@@ -26,6 +26,7 @@ import torch
 
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.clock import Clock, CommonClock, Starts
+from crosspipe.execute.continuation import NOTHING, Continuation
 from crosspipe.execute.data import Batches, read_corpus
 from crosspipe.execute.emulation import open_wires
 from crosspipe.execute.engine import Engine, Settings
@@ -141,10 +142,15 @@ class _Member:
             if run.checkpoint_dir is None
             else Checkpoints(training, point, schedule, self.transport, say=self.position.say)
         )
-        first = 0 if checkpoints is None else checkpoints.begin(resume=run.resume)
+        kept = None if point.kept is None else self._continuation(training, number, point, schedule)
+        past = NOTHING if kept is None else kept.begin()
+        if past.traces:  # checkpoints of the user's own are then those of an earlier start of this run
+            first, done = past.traces[0].index, past.done
+        else:
+            first = done = 0 if checkpoints is None else checkpoints.begin(resume=run.resume)
         self.position.say("measuring activations")
         peak = peak_activation_bytes(problem, own, training.stages, session.message_format, self.batches)
-        reference = self._reference(problem) if run.check_gradients and first == 0 else None
+        reference = self._reference(problem) if run.check_gradients and done == 0 else None
         self.position.say("comparing channels with the other ranks")
         compare_channels(OnePipeline(self.transport, problem.stages), own, session.message_format)
         common = CommonClock(self.transport)
@@ -194,7 +200,8 @@ class _Member:
             )
         source = self._source(number, point, problem, schedule)
         swapper = None if run.swap_file is None and run.replan_above is None else self._swapper(engine, plan, source)
-        errors: list[float] = []
+        known = past.note.gradient_relative_error
+        errors = [] if known is None else [known]
 
         def compare_gradients(trace: Trace) -> None:
             if trace.index == 0 and reference is not None:
@@ -204,20 +211,35 @@ class _Member:
             common.keep(trace)
             engine.keep_time(common.clock)
 
-        log = TraceLog(trace_file(session, number, point, rank))
+        log = TraceLog(trace_file(session, number, point, rank), past.traces)
+
+        def keep(trace: Trace) -> None:
+            # never older than checkpoints of the user's own: those are taken for this run's where there is a past
+            if kept is not None and (kept.due(trace) or (checkpoints is not None and checkpoints.due(trace))):
+                kept.save(trace.index + 1, log, max(errors, default=None))
+
         self.transport.allgather(b"")
         self.transport.timeout_s = run.timeout_s
-        indices = range(first, first + run.warmup + run.iterations)
         run_iterations(
             engine,
-            indices,
+            range(done, first + run.warmup + run.iterations),
             before=[] if swapper is None else [swapper.before],
-            after=[say_progress, log, compare_gradients, keep_clock, *([checkpoints.after] if checkpoints else [])],
+            after=[
+                say_progress,
+                log,
+                compare_gradients,
+                keep_clock,
+                keep,
+                *([checkpoints.after] if checkpoints else []),
+            ],
         )
         if isinstance(source, Replanner):
             source.close()
         if checkpoints is not None:
-            checkpoints.save(indices.stop)
+            last = first + run.warmup + run.iterations
+            if kept is not None:
+                kept.save(last, log, max(errors, default=None))
+            checkpoints.save(last)
         log.close()
         self.position.say("collecting what the ranks measured")
         self.transport.timeout_s = run.startup_timeout_s
@@ -235,7 +257,10 @@ class _Member:
                 traces_of_all(session, number, point),
                 results,
                 ranks,
-                {**describe(run.transport), **training.describe(resumed_after=first)},
+                {
+                    **describe(run.transport),
+                    **training.describe(resumed_after=first, continued_after=past.note.continued_after),
+                },
                 swaps=() if swapper is None else swapper.swaps,
             )
 
@@ -243,6 +268,15 @@ class _Member:
         """What varies the emulated wires, from now on. Collective."""
         file, origin = self.session.run.bandwidth_trace, Starts(self.transport).agree(clock)
         return {} if file is None else {wire: b.since(origin) for wire, b in read_bandwidth(file).items()}
+
+    def _continuation(self, training: Training, number: int, point: Point, schedule: Schedule) -> Continuation:
+        """What keeps this point for another start of the ranks, and knows of earlier ones."""
+        assert point.kept is not None
+        state = Checkpoints(
+            training, point, schedule, self.transport, directory=Path(point.kept), say=self.position.say
+        )
+        log = trace_file(self.session, number, point, self.transport.rank)
+        return Continuation(state, log, self.transport, every_s=self.session.keep_every_s)
 
     def _name_actions(self, plan: RankPlan) -> None:
         self.position.plan([*map(str, plan.actions), "gradient norm and optimizer step with the other ranks"])
