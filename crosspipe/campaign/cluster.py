@@ -16,6 +16,7 @@ import msgspec
 from crosspipe.errors import UsageError
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
 REPORT = "report"  # the last job of a campaign on a cluster; its resources may be left out
 _NEEDED = ("links", "blocks", "solve", "run")
 _OF_OURS = {  # options of sbatch that are said otherwise, or that nothing would work without
@@ -70,8 +71,10 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     `workers` bounds the jobs at once on a laptop. `sites` names each site's nodes, in the order of the pipeline: by the
     Slurm feature they have (`dc0`), or, where the nodes are given (`allocation`, `sbatch: {nodelist: ...}`), as a node
     set (`nid[001-064]`); empty: nodes are taken in Slurm's order.
-    `patience_s` is how long a job waits for an input that the file system may not show yet. `resources` has an entry
-    per stage.
+    `patience_s` is how long a job waits for an input that the file system may not show yet. On nodes, a run's training
+    state is kept every `keep_every_s` of its iterations, so that another life of its job goes on from there (None:
+    never). `mpiexec` starts the ranks of `links` where srun cannot; `{hosts}` in it becomes their hosts, in order.
+    `resources` has an entry per stage.
     """
 
     name: str
@@ -80,6 +83,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     mpiexec: tuple[str, ...] | None = None
     sites: tuple[str, ...] = ()
     patience_s: float = 5.0
+    keep_every_s: Seconds | None = 60.0
     resources: dict[str, Resources]
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from crosspipe.campaign.cluster import Resources
+from crosspipe.campaign.cluster import REPORT, Resources
 from crosspipe.campaign.driver import Plan, Summary
 from crosspipe.campaign.graph import STAGES, Node
 from crosspipe.campaign.tasks import Task
@@ -125,6 +125,10 @@ def show_plan(plan: Plan, tasks: Sequence[Task], console: Console) -> None:
         counts = (len(nodes), cached, len(nodes) - cached, len(jobs))
         asks = "; ".join(dict.fromkeys(map(_asks, resources)))
         table.add_row(WORDS[stage], *map(str, counts), f"{hours:.1f}", Text(asks))
+    config = plan.points[0].config
+    if tasks and config.cluster.executor == "slurm" and config.until != "profile":
+        last = config.cluster.resources_of(REPORT)
+        table.add_row(REPORT, "", "", "", "1", f"{(last.nodes or 1) * last.minutes / 60:.1f}", Text(_asks(last)))
     console.print(table)
     for point in plan.points:
         keys = plan.graph.keys[point.name]

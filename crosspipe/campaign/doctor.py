@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from crosspipe.campaign.configs import config_dir, user_dir
+from crosspipe.campaign.slurm.queue import SlurmError, call, is_off
 from crosspipe.errors import CrosspipeError
 
 
@@ -131,13 +132,18 @@ def _slurm() -> Iterator[Item]:
         return
     if absent:
         yield Item("Slurm", "note", f"without {', '.join(absent)}", "ask the administrators for the client commands")
-    said = _ask(["sinfo", "--noheader", "--format=%P %D nodes"])
-    if said is None:
-        yield Item("Slurm", "note", "installed, but sinfo does not answer", "use a machine of the cluster")
+    try:
+        said = call(["sinfo", "--noheader", "--format=%P %D nodes"])
+    except SlurmError as error:
+        yield Item("Slurm", "note", f"installed, but does not answer here: {error}", "use a machine of the cluster")
         return
     yield Item("Slurm", "ok", ", ".join(said.splitlines()))
-    if shutil.which("sacct") and _ask(["sacct", "--noheader", "--allocations"]) is None:
-        yield Item("sacct", "note", "accounting is off: states come from squeue and the store")
+    if shutil.which("sacct"):
+        try:
+            call(["sacct", "--noheader", "--allocations"])
+        except SlurmError as error:
+            why = "is off: states come from squeue and the store" if is_off(error) else f"does not answer: {error}"
+            yield Item("sacct", "note", f"accounting {why}")
 
 
 def _store(store: Path) -> Item:

@@ -20,11 +20,12 @@ import crosspipe
 from crosspipe.campaign import outcomes
 from crosspipe.campaign.executors import Executor, Job, make_executor
 from crosspipe.campaign.graph import NOT_OF_THE_RESULT, Graph, Node, build_graph
+from crosspipe.campaign.job import myself
 from crosspipe.campaign.outcomes import DRIVER
 from crosspipe.campaign.points import Point
 from crosspipe.campaign.tasks import BODIES, Task, pack
 from crosspipe.errors import UsageError
-from crosspipe.store import Request, Store, load, my_claim, save
+from crosspipe.store import Request, Store, load, save
 from crosspipe.store.campaign_file import CAMPAIGN_FILE, CampaignFile, CampaignPoint, Ending, Outcome
 from crosspipe.store.upkeep import enter_campaign
 
@@ -143,7 +144,7 @@ def run_campaign(plan: Plan, directory: Path, listener: Listener, *, bodies: str
         for name, cluster in clusters.items()
     }
     write_campaign(plan, directory, plan.missing)
-    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=my_claim()))
+    outcomes.write_job(directory, outcomes.JobRecord(task=DRIVER, job="", process=myself().claim()))
     (directory / "logs").mkdir(exist_ok=True)
     listener.begin(plan)
     ended = _Following(plan, directory, executors, listener).follow(tasks)

@@ -53,39 +53,58 @@ Body = Callable[[Sequence[Making], Context], Iterator[Ended]]
 class Me(NamedTuple):
     """The job that this process is: its number, its place in an array, and where its output goes, if that is known.
 
-    `slurm` says whose number it is; else it is that of a process of this machine.
+    `slurm` says whose number it is; else it is that of a process of this machine, `within` the Slurm job (number and
+    place) that this is a part of, if it is of one.
     """
 
     job: str
     index: int | None = None
     log: str | None = None
     slurm: bool = False
+    within: tuple[str, int | None] | None = None
 
     def __str__(self) -> str:
         return self.job if self.index is None else f"{self.job}_{self.index}"
 
     def claim(self) -> Claim:
         """A claim of this job; only a scheduler's job can be asked for elsewhere."""
-        return my_claim(self.job, self.index, os.environ.get(CLUSTER)) if self.slurm else my_claim()
+        mine = (self.job, self.index) if self.slurm else self.within
+        return my_claim() if mine is None else my_claim(*mine, os.environ.get(CLUSTER))
+
+    def lives(self) -> Lives:
+        """Who else lives: in a Slurm job, Slurm is asked for jobs elsewhere."""
+        if not self.slurm and self.within is None:
+            return holder_lives
+        from crosspipe.campaign.slurm.claims import JobLives
+        from crosspipe.campaign.slurm.queue import Queue
+
+        return JobLives(self, Queue())
 
 
 def myself() -> Me:
     """Which job this is: submitit's of this machine, Slurm's, or a process that somebody started by hand."""
+    within = _slurm_job()
     number = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
     if number is not None:
-        return Me(number, None, f"logs/{number}_0_log.out")  # where submitit puts what is printed here
-    if "SLURM_JOB_ID" not in os.environ:
+        return Me(number, None, f"logs/{number}_0_log.out", within=within)  # where submitit puts what is printed here
+    if within is None:
         return Me(str(os.getpid()))
-    index = os.environ.get("SLURM_ARRAY_TASK_ID")
-    number = os.environ["SLURM_JOB_ID" if index is None else "SLURM_ARRAY_JOB_ID"]
-    me = Me(number, None if index is None else int(index), slurm=True)
+    me = Me(*within, slurm=True)
     return me._replace(log=f"logs/{me}_0_log.out") if os.environ.get("SUBMITIT_EXECUTOR") == "slurm" else me
 
 
-def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Callable[[], None] = lambda: None) -> None:
+def _slurm_job() -> tuple[str, int | None] | None:
+    """The Slurm job that this process is in: its number, its place in an array."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return None
+    index = os.environ.get("SLURM_ARRAY_TASK_ID")
+    return (os.environ["SLURM_JOB_ID"], None) if index is None else (os.environ["SLURM_ARRAY_JOB_ID"], int(index))
+
+
+def run_task(path: str | Path, before_failure: Callable[[], None] = lambda: None) -> None:
     """Makes what the task file at `path` lists. Ends normally also where artifacts failed: their outcomes say so.
 
-    `lives` tells whether the holder of another's claim still works. `before_failure` is called before a failure is
+    `before_failure` is called before a failure is
     recorded, and raises where it was none: the artifact then counts as never begun.
     """
     task = load(path, Task)
@@ -94,6 +113,7 @@ def run_task(path: str | Path, lives: Lives = holder_lives, before_failure: Call
     body: Body = bodies.BODIES[task.stage]
     payload: Sequence[str] = bodies.PAYLOAD[task.stage]
     me = myself()
+    lives = me.lives()
     job, log = str(me), me.log
     write_job(campaign, JobRecord(task=task.id, job=job, process=me.claim(), log=log))
     log_dir = campaign / "logs" / task.id

@@ -9,7 +9,6 @@ import contextlib
 import re
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from rich.console import Console
 from crosspipe.campaign.config import PointConfig, check_possible, distrusted_table, typed
 from crosspipe.campaign.display import listener, show_plan, show_summary
 from crosspipe.campaign.driver import (
-    Listener,
     Plan,
     Summary,
     check_same,
@@ -30,16 +28,17 @@ from crosspipe.campaign.driver import (
 )
 from crosspipe.campaign.executors import check_executor
 from crosspipe.campaign.points import Point, make_points
+from crosspipe.campaign.reporting import show_report, words_of_job
 from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.problem.architecture import ModelConfig
 from crosspipe.profile.fitting_memory import check_fits, free_bytes
 from crosspipe.report.artifacts import load_campaign
 from crosspipe.store import Store
+from crosspipe.store.campaign_file import Outcome
 from crosspipe.store.store import REQUEST
 
 CAMPAIGNS = Path("campaigns")
 _NOWHERE = "/nonexistent"  # a campaign's folder that is yet to be named
-OF_ONE_MACHINE = ("shared_memory", "loopback", "nodes_are_one")  # findings about links that are no network: as expected
 
 
 class Stopped(CrosspipeError):
@@ -127,15 +126,18 @@ def carry_out(plan: Plan, directory: Path, console: Console, largest: int | None
     if on_cluster and plan.missing and not config.wait:
         _say(console, f"it goes on by itself; to look: crosspipe status {directory}")
         return 0
-    with listener(console) as heard:
-        if on_cluster:
-            summary = _follow(plan, directory, heard, console)
-        else:
+    reported: Outcome | None = None
+    if on_cluster and plan.missing:
+        summary, reported = _follow(plan, directory, console)
+    else:
+        with listener(console) as heard:
             summary = run_campaign(plan, directory, heard)
     show_summary(summary, console)
     failed = {name for node, _ in summary.failures for name in node.points}
-    if config.until != "profile":
-        _report(directory, console, strict=config.strict, one_machine=not on_cluster)
+    if reported is not None:
+        _show_reported(directory, reported, console, config.cluster.patience_s)
+    elif config.until != "profile":
+        show_report(directory, console, strict=config.strict, one_machine=not on_cluster)
     unheard = [reference for reference in plan.missing if reference not in summary.outcomes]
     lacking = [reference for reference in unheard if plan.store.done(reference) is None]
     failed |= {name for reference in lacking for name in plan.graph.nodes[reference].points}
@@ -158,11 +160,18 @@ def hand_over(plan: Plan, directory: Path, console: Console, largest: int | None
         _say(console, f"submitted: {numbers}")
 
 
-def _follow(plan: Plan, directory: Path, heard: Listener, console: Console) -> Summary:
-    from crosspipe.campaign.slurm.follow import follow_campaign
+def _follow(plan: Plan, directory: Path, console: Console) -> tuple[Summary, Outcome | None]:
+    """Follows a campaign on a cluster to its end, and to that of the job that writes the report, if it has one."""
+    from crosspipe.campaign.slurm.follow import follow_campaign, follow_report
 
+    config = plan.points[0].config
     try:
-        return follow_campaign(plan, directory, heard)
+        with listener(console) as heard:
+            summary = follow_campaign(plan, directory, heard, say=lambda text: _say(console, text))
+        if config.until == "profile":
+            return summary, None
+        with console.status("waiting for the report's job") if console.is_terminal else contextlib.nullcontext():
+            return summary, follow_report(directory, plan.store, config.cluster.patience_s)
     except KeyboardInterrupt:
         raise Stopped(
             f"no longer followed, but it goes on by itself; to look: crosspipe status {directory}, "
@@ -191,21 +200,13 @@ def campaign_directory(config: PointConfig) -> Path:
     return directory
 
 
-def _report(directory: Path, console: Console, *, strict: bool, one_machine: bool) -> None:
-    from crosspipe.report import build_report
-
-    with console.status("writing the report") if console.is_terminal else contextlib.nullcontext():
-        report = build_report(directory, strict=False)
-    console.print(report.table)
-    expected = OF_ONE_MACHINE if one_machine else ()
-    for name, number in Counter(finding.name for finding in report.findings).items():
-        first = next(finding.detail for finding in report.findings if finding.name == name)
-        more = f" (and {number - 1} more, in the report)" if number > 1 else ""
-        _say(console, f"{'as on any one machine' if name in expected else 'finding'}: {name}: {first}{more}")
-    _say(console, f"report: {report.path}")
-    count = sum(finding.name not in expected for finding in report.findings)
-    if strict and count:
-        raise CrosspipeError(f"{report.path}: strict=true, and there are {count} findings")
+def _show_reported(directory: Path, reported: Outcome, console: Console, patience_s: float) -> None:
+    """What the job that wrote the report said of it; CrosspipeError where it failed, or `strict` was broken."""
+    if reported.job is not None and reported.log is not None:
+        words = words_of_job(directory, patience_s if reported.status == "done" else 0.0)
+        console.print(words, markup=False, highlight=False, soft_wrap=True, end="")
+    if reported.status == "failed":
+        raise CrosspipeError(f"{reported.reason}; log: {directory / (reported.log or 'logs')}")
 
 
 def _say(console: Console, text: str) -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
+from crosspipe.campaign.cluster import REPORT
 from crosspipe.store import load, save
 from crosspipe.store.campaign_file import Ending, Outcome, outcome_path
 from crosspipe.store.claims import Claim
 
 DRIVER = "driver"  # the task name of whoever submits and follows
+REPORTED = f"{REPORT}/{REPORT}"  # the outcome of the job that writes the report; no artifact of the store
+REPORT_WORDS = "report.txt"  # in the folder of the jobs: what that job showed
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="job"):
@@ -56,15 +60,22 @@ def forget_outcome(campaign: Path, reference: str) -> None:
     outcome_path(campaign, *reference.split("/")).unlink(missing_ok=True)
 
 
+def forget_report(campaign: Path) -> None:
+    """Removes what an earlier job said of its report."""
+    forget_outcome(campaign, REPORTED)
+    (campaign / "jobs" / REPORT_WORDS).unlink(missing_ok=True)
+
+
 def write_job(campaign: Path, record: JobRecord) -> None:
     """Says which process works on a task."""
     (campaign / "jobs").mkdir(parents=True, exist_ok=True)
     save(campaign / "jobs" / f"{record.task}.json", record)
 
 
-def read_jobs(campaign: Path) -> list[JobRecord]:
-    """Every job that ever started here."""
-    return [load(path, JobRecord) for path in sorted((campaign / "jobs").glob("*.json"))]
+def read_jobs(campaign: Path, without: Collection[str] = ()) -> list[JobRecord]:
+    """Every job that ever started here, but those of the tasks `without`."""
+    paths = sorted((campaign / "jobs").glob("*.json"))
+    return [load(path, JobRecord) for path in paths if path.stem not in without]
 
 
 def say_now(campaign: Path, task: str, text: str) -> None:

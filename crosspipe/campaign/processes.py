@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from crosspipe.errors import StageFailed
+from crosspipe.execute.failure import tail
 
 _LIBC = ctypes.CDLL(None)  # loaded here: little may be done between fork and exec
 _PR_SET_PDEATHSIG = 1
@@ -66,16 +67,6 @@ def run_logged(
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         raise StageFailed(f"{what} {how}; end of {log}: {tail(log, 6) or '(empty)'}")
     return log.read_text(errors="replace")
-
-
-def tail(log: Path, lines: int) -> str:
-    """The last lines of a log, without empty and repeated ones, joined by ` | ` so that an error stays one line."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 8192))
-        text = file.read().decode(errors="replace")
-    return " | ".join(list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))[-lines:])
 
 
 def die_with(parent: int) -> None:

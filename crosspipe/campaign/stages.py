@@ -10,10 +10,12 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from crosspipe.campaign import unfinished
 from crosspipe.campaign.config import NetworkConfig, PipelineConfig
 from crosspipe.campaign.costs import STAND_IN_END_NS, CostsConfig, make_costs
 from crosspipe.campaign.job import Body, Context, Ended, unexpected
@@ -28,7 +30,7 @@ from crosspipe.store import Making, load, save
 from crosspipe.store.files import wait_for
 
 if TYPE_CHECKING:
-    from crosspipe.campaign.slurm.ranks import Node
+    from crosspipe.campaign.slurm.ranks import Node, Ranks
 
 _OPTIONS = (
     "place",
@@ -51,9 +53,12 @@ def links(making: Making, context: Context) -> None:
         f"--sites={','.join(map(str, sites))}",
         *_options(config),
     ]
-    command, environment = _ranks(len(sites), module, context)
+    ranks = _placed(context)
+    command, environment = _command(ranks, len(sites), module, context)
     log = context.log_dir / "links.log"
     run_logged(command, log, what="links", environment=environment, say=context.say, grace_s=_grace_s(context))
+    if ranks is not None and not wait_for(making.scratch, ["links.json"], context.patience_s):
+        ranks.check(load(making.scratch / "links.json", LinkTable).node_of_rank)
 
 
 def _grace_s(context: Context) -> float:
@@ -61,18 +66,28 @@ def _grace_s(context: Context) -> float:
     return 35.0 if context.task.cluster.on_nodes else 3.0
 
 
-def _ranks(ranks: int, module: list[str], context: Context) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) that start `python -m *module` on the ranks of this job's task."""
-    cluster = context.task.cluster
-    if cluster.mpiexec is not None:
-        return [*cluster.mpiexec, "-n", str(ranks), sys.executable, "-m", *module], {}
-    if cluster.on_nodes:
-        from crosspipe.campaign.slurm.ranks import ranks_of
+def _placed(context: Context) -> Ranks | None:
+    """The ranks of this job's task on its nodes; None where they are processes of this machine."""
+    if not context.task.cluster.on_nodes:
+        return None
+    from crosspipe.campaign.slurm.ranks import ranks_of
 
-        return ranks_of(context.task, context.log_dir / "hosts").command([sys.executable, "-m", *module])
+    return ranks_of(context.task, context.log_dir / "hosts")
+
+
+def _command(ranks: Ranks | None, size: int, module: list[str], context: Context) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start `python -m *module` on `size` ranks."""
+    given = context.task.cluster.mpiexec
+    program = [sys.executable, "-m", *module]
+    if given is not None:
+        hosts = "localhost" if ranks is None else ",".join(node.name for node in ranks.nodes)
+        words = [word.replace("{hosts}", hosts) for word in given]
+        return [*words, "-n", str(size), *context.task.resources.container, *program], {}
+    if ranks is not None:
+        return ranks.command(program)
     from crosspipe.profile.launch import mpiexec_command
 
-    return mpiexec_command(ranks, module), {}
+    return mpiexec_command(size, module), {}
 
 
 def blocks(making: Making, context: Context) -> None:
@@ -102,15 +117,14 @@ def blocks(making: Making, context: Context) -> None:
         f"--out={making.scratch}",
         *_options(config),
     ]
-    if not (config.get("every_node") and context.task.cluster.on_nodes):
+    ranks = _placed(context) if config.get("every_node") else None
+    if ranks is None:
         run_logged(
             command, context.log_dir / "blocks.log", what="blocks", environment=ALLOCATOR_ENVIRONMENT, say=context.say
         )
         return
-    from crosspipe.campaign.slurm.ranks import ranks_of
     from crosspipe.profile.nodes import merge
 
-    ranks = ranks_of(context.task, context.log_dir / "hosts")
     command, environment = ranks.command([*command[len(context.task.resources.container) :], "--per-node=true"])
     environment |= ALLOCATOR_ENVIRONMENT
     log = context.log_dir / "blocks.log"
@@ -163,7 +177,8 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     """run.json, timelines.parquet and raw_timelines.parquet of every making, in one session of the ranks.
 
     All makings of a task share model, split and run configuration; norm and optimizer are predicted at the run's pace,
-    and where the costs do not know them a stand-in's are given a time of their own.
+    and where the costs do not know them a stand-in's are given a time of their own. On nodes, a run goes on from where
+    an earlier job, or an earlier life of this one, has kept it.
     """
     from crosspipe.execute.session import run_points
 
@@ -175,6 +190,8 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         tuple(round(duration * pace) for duration in known) or (STAND_IN_END_NS,) * costs.stages
         for known in (costs.gradient_norm_ns, costs.optimizer_step_ns)
     )
+    campaign, cluster = Path(context.task.campaign), context.task.cluster
+    kept = unfinished.is_kept(cluster, settings)
     by_label: dict[str, Making] = {}
     points = []
     for making in makings:
@@ -186,6 +203,7 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
                 problem=str(context.input(making, "solve", "problem.json")),
                 schedule=str(context.input(making, "solve", "schedule.json")),
                 out=str(making.scratch),
+                kept=str(unfinished.folder_of(campaign, making.request.key)) if kept else None,
             )
         )
     session = Session(
@@ -199,19 +217,19 @@ def run(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         origin="emulated" if config["emulate"] else config.get("origin", "real link"),
         directory=str(context.log_dir),
         replicas=config["replicas"],
+        keep_every_s=cluster.keep_every_s or 0.0,
     )
 
     def hear(label: str, iteration: int, total: int) -> None:
         context.say(f"{label}: iteration {iteration}/{total}")
 
-    launch = None
-    if context.task.cluster.on_nodes:
-        from crosspipe.campaign.slurm.ranks import ranks_of
-
-        launch = ranks_of(context.task, context.log_dir / "hosts").launch
+    ranks = _placed(context)
     context.say("starting the ranks")
-    for outcome in run_points(session, on_progress=hear, launch=launch):
-        yield by_label[outcome.point.label], _with_cause(outcome.failure, context)
+    for outcome in run_points(session, on_progress=hear, launch=None if ranks is None else ranks.launch):
+        making = by_label[outcome.point.label]
+        yield making, _with_cause(outcome.failure, context)
+        if context.store.done(making.request) is not None:
+            unfinished.forget(campaign, making.request.key)
 
 
 def _with_cause(failure: CrosspipeError | None, context: Context) -> CrosspipeError | None:

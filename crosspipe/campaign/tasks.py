@@ -8,13 +8,15 @@ inputs itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from crosspipe.campaign.cluster import ClusterConfig, Resources
 from crosspipe.campaign.graph import Graph, Node
-from crosspipe.store import Request
+from crosspipe.store import Request, load
 
 BODIES = "crosspipe.campaign.stages"
 
@@ -54,6 +56,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def resources(self) -> Resources:
         """What its job asks for."""
         return self.cluster.resources_of(self.stage, self.site_of_rank)
+
+
+@cache
+def references_of(path: Path) -> tuple[str, ...]:
+    """What the task in a file makes. Read once: a task's file is never written again."""
+    return load(path, Task).references
 
 
 def pack(

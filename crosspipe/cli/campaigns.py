@@ -87,6 +87,8 @@ def status(options: Namespace) -> int:
             out.print(f"    log {trouble.log}{said}", markup=False, highlight=False, soft_wrap=True)
     if found.unheard:
         out.print(Text(f"what its jobs do is not known: {found.unheard}", style="yellow"), soft_wrap=True)
+    for note in found.notes:
+        out.print(Text(note, style="yellow"), soft_wrap=True)
     if found.scheduled:
         _offer_to_exclude(options, out)
     if found.finished and not found.complete:
@@ -140,7 +142,7 @@ def cancel(options: Namespace) -> int:
     """`crosspipe cancel DIR`."""
     from crosspipe.campaign.status import cancel_campaign
 
-    ended = cancel_campaign(options.directory)
+    ended = cancel_campaign(options.directory, say=print)
     print(f"ended {ended} jobs and processes" if ended else "nothing of it waits or runs")
     return 0
 
@@ -212,7 +214,7 @@ def doctor(options: Namespace) -> int:
         out.print(marks[item.state], Text(f"{item.name:<14} {item.detail}"), soft_wrap=True)
         if item.remedy:
             out.print(Text(f"         {'':<14} -> {item.remedy}"), soft_wrap=True)
-    if shutil.which("sbatch"):
+    if any(item.name == "Slurm" and item.state == "ok" for item in found) and shutil.which("sbatch"):
         _propose_cluster(out)
     return int(any(item.state == "missing" for item in found))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from crosspipe.campaign.display import Bars, Lines, listener, show_summary
-from crosspipe.campaign.driver import plan_campaign, run_campaign
+from crosspipe.campaign.display import Bars, Lines, listener, show_plan, show_summary
+from crosspipe.campaign.driver import plan_campaign, plan_tasks, run_campaign
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, Bars), (False, Lines)])
@@ -48,3 +48,14 @@ def test_bars_fill_up(points: Callable[..., Any], orders: Path, tmp_path: Path) 
     last = out.getvalue().rpartition("profile links")[2]
     assert "4/4" in last
     assert "run zbh1_delay-1-0.25" in last
+
+
+@pytest.mark.parametrize(("executor", "hours"), [("slurm", [["1", "0.2"]]), ("local", [])])
+def test_a_dry_run_counts_the_reports_job(
+    points: Callable[..., Any], tmp_path: Path, executor: str, hours: list[list[str]]
+) -> None:
+    out = io.StringIO()
+    plan = plan_campaign(points(cluster__executor=executor))
+    show_plan(plan, plan_tasks(plan, tmp_path), Console(file=out, width=200))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.getvalue().splitlines()]
+    assert [row[4:6] for row in rows if row and row[0] == "report"] == hours  # 15 min of one node

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from crosspipe.campaign.processes import run_logged, tail
+from crosspipe.campaign.processes import run_logged
 from crosspipe.errors import StageFailed
+from crosspipe.execute.failure import tail
 from crosspipe.store.claims import process_started
 
 

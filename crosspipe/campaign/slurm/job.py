@@ -18,12 +18,11 @@ from pathlib import Path
 from crosspipe.campaign.cluster import REPORT
 from crosspipe.campaign.job import cancellable, myself, run_task
 from crosspipe.campaign.outcomes import JobRecord, read_outcome, write_job, write_outcome
-from crosspipe.campaign.slurm.claims import JobLives
 from crosspipe.campaign.slurm.journal import Submission
-from crosspipe.campaign.slurm.queue import Queue, SlurmError, call
+from crosspipe.campaign.slurm.queue import SlurmError, call
 from crosspipe.campaign.slurm.script import SIGNAL
 from crosspipe.campaign.tasks import Task
-from crosspipe.errors import CrosspipeError
+from crosspipe.campaign.unfinished import states
 from crosspipe.store import Store, load
 
 _EARLY_S = 60.0  # Slurm may warn by so much too early
@@ -43,25 +42,29 @@ def main(submission: Path) -> None:
     path = campaign / "tasks" / f"{load(submission, Submission).tasks[place]}.json"
     task = load(path, Task)
     if task.stage == REPORT:
-        _report(task)
+        from crosspipe.campaign.reporting import report_of_job  # polars and what draws, for this job alone
+
+        me = myself()
+        write_job(campaign, JobRecord(task=task.id, job=str(me), process=me.claim(), log=me.log))
+        report_of_job(task, me)
         return
-    began_s = time.monotonic()
-    before = _done(task)
+    began_s, before = time.monotonic(), _done(task)
+    kept = states(campaign, task.references)
     try:
         with _warned():
-            run_task(path, JobLives(myself(), Queue()), _taken_back)
+            run_task(path, _taken_back)
     except Warned:
-        _go_on_later(task, progress=_done(task) - before, spent_s=time.monotonic() - began_s)
+        done, fresh = _done(task) - before, states(campaign, task.references) - kept
+        print(f"warned by Slurm: {done} artifacts are done, {len(fresh)} runs were kept on their way", flush=True)
+        _go_on_later(task, progress=bool(done or fresh), spent_s=time.monotonic() - began_s)
 
 
-def _go_on_later(task: Task, *, progress: int, spent_s: float) -> None:
-    """Another life for what is left; or its failure, where the time limit does not suffice for even one artifact."""
+def _go_on_later(task: Task, *, progress: bool, spent_s: float) -> None:
+    """Another life for what is left; or its failure, where a whole life up to the time limit brought it no further."""
     resources = task.resources
     at_limit = spent_s > resources.minutes * 60 - resources.warning_s - 2 * _EARLY_S
     if resources.requeue and (progress or not at_limit or _others_work(task)):
-        print(
-            f"warned by Slurm after {spent_s:.0f} s: {progress} artifacts are done, the rest is made later", flush=True
-        )
+        print(f"after {spent_s:.0f} s the rest is left to another life of this job", flush=True)
         try:
             call(["scontrol", "requeue", str(myself())])
         except SlurmError as error:
@@ -107,18 +110,6 @@ def _taken_back() -> None:
 def _done(task: Task) -> int:
     store = Store(task.store)
     return sum(store.done(reference) is not None for reference in task.references)
-
-
-def _report(task: Task) -> None:
-    """The report of whatever has finished."""
-    from crosspipe.report import build_report
-
-    me = myself()
-    write_job(Path(task.campaign), JobRecord(task=task.id, job=str(me), process=me.claim(), log=me.log))
-    try:
-        print(f"report: {build_report(task.campaign, task.store).path}", flush=True)
-    except CrosspipeError as error:
-        print(f"no report: {error}", flush=True)
 
 
 @contextlib.contextmanager

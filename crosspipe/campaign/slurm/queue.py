@@ -1,7 +1,7 @@
 """What Slurm says of jobs: one `squeue` for all of them, and one `sacct` for those it no longer shows.
 
 A number may have been another job's long ago: what was submitted before ours is not ours. Without accounting, states of
-ended jobs are not known; the artifacts and outcomes of a campaign say how they ended.
+ended jobs are not known; the artifacts and outcomes of a campaign say how they ended. That it is off is said once.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from crosspipe.campaign.slurm.states import ENDED, NEVER, JobId, Phase, job_ids, phase, state
+from crosspipe.campaign.slurm.states import ENDED, NEVER, JobId, Phase, held, job_ids, known, phase, state
 from crosspipe.errors import CrosspipeError
 
 SKEW_S = 120.0  # by how much the clocks of two machines may differ
@@ -48,6 +48,11 @@ class JobState(NamedTuple):
         """Whether it waits for what will never be."""
         return self.queued and self.reason == NEVER
 
+    @property
+    def held(self) -> bool:
+        """Whether it waits for a person to let it go."""
+        return self.queued and held(self.state, self.reason)
+
     def how(self) -> str:
         """How an ended job ended, in words."""
         word = ENDED.get(self.state, "is no longer in the queue")
@@ -78,10 +83,15 @@ def call(command: Sequence[str]) -> str:
 
 
 class Queue:
-    """Asks for the states of jobs. Remembers whether there is accounting, so that it is asked in vain only once."""
+    """Asks for the states of jobs. Remembers whether there is accounting, so that it is asked in vain only once.
 
-    def __init__(self) -> None:
+    What a person should know of the answers stands in `notes`, and is told to `say`, once each.
+    """
+
+    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
         self.accounting = True
+        self.notes: list[str] = []
+        self._say = say
 
     def states(self, submitted: Mapping[str, float], wanted: Collection[JobId]) -> dict[JobId, JobState]:
         """The state of each of the `wanted` jobs; `submitted` maps the numbers of their arrays to when we did so.
@@ -107,6 +117,22 @@ class Queue:
         state = self._queued({job.job: 0.0}, began_by_s).get(job)
         return state is not None and state.phase == "running"
 
+    def began_s(self, job: JobId) -> float | None:
+        """When the life of a job that runs now began, in seconds since the epoch; None where Slurm does not say."""
+        said = call(["squeue", "--noheader", f"--jobs={job}", "--format=%S"])
+        return _seconds(said.strip())
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+            self._say(text)
+
+    def _state(self, text: str) -> str:
+        word = state(text)
+        if not known(word):
+            self._note(f"Slurm calls a job {word!r}, which this version does not know: it is taken to run")
+        return word
+
     def _queued(self, submitted: Mapping[str, float], began_by_s: float = math.inf) -> dict[JobId, JobState]:
         command = ["squeue", "--noheader", f"--jobs={','.join(submitted)}", "--format=%i|%T|%V|%N|%r"]
         try:
@@ -120,24 +146,27 @@ class Queue:
             names, word, at, nodes, reason = line.split("|", 4)
             for job in job_ids(names):
                 if job.job in submitted and _ours(at, submitted[job.job], began_by_s):
-                    found[job] = JobState(state(word), reason if reason != "None" else "", nodes)
+                    found[job] = JobState(self._state(word), reason if reason != "None" else "", nodes)
         return found
 
     def _accounted(self, submitted: Mapping[str, float]) -> dict[JobId, JobState]:
-        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(submitted.values()) - SKEW_S))
         command = [
             "sacct",
             "--noheader",
             "--parsable2",
             "--allocations",
             f"--jobs={','.join(submitted)}",
-            f"--starttime={since}",
+            f"--starttime={moment(min(submitted.values()) - SKEW_S)}",
             "--format=JobID,State,Submit,NodeList,ExitCode",
         ]
         try:
             said = call(command)
-        except SlurmError:
-            self.accounting = False
+        except SlurmError as error:
+            if is_off(error):
+                self.accounting = False
+                self._note("accounting is off here: how a job died that could not say so itself is not known")
+            else:  # asked again the next time
+                self._note(f"accounting does not answer: {error}")
             return {}
         found: dict[JobId, JobState] = {}
         for line in said.splitlines():
@@ -145,7 +174,7 @@ class Queue:
             for job in job_ids(names):
                 if job.job in submitted and _ours(at, submitted[job.job]):
                     where = "" if nodes == "None assigned" else nodes
-                    found[job] = JobState(state(word), "", where, code, queued=False)
+                    found[job] = JobState(self._state(word), "", where, code, queued=False)
         return found
 
 
@@ -171,8 +200,23 @@ def setting(name: str) -> str | None:
 
 def _ours(at: str, submitted_s: float, began_by_s: float = math.inf) -> bool:
     """Whether Slurm's time of submission (local, ISO) is not before ours, nor after the job had begun."""
+    then = _seconds(at)
+    return then is None or submitted_s - SKEW_S <= then <= began_by_s + SKEW_S
+
+
+def is_off(error: SlurmError) -> bool:
+    """Whether sacct says that there is no accounting; anything else passes."""
+    return "accounting storage is disabled" in str(error)
+
+
+def moment(at_s: float) -> str:
+    """A time as Slurm's commands take it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+
+
+def _seconds(at: str) -> float | None:
+    """Slurm's local time in seconds since the epoch; None for `N/A` and `Unknown`."""
     try:
-        then = time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S"))
+        return time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
-        return True  # `N/A`, `Unknown`
-    return submitted_s - SKEW_S <= then <= began_by_s + SKEW_S
+        return None

@@ -123,6 +123,19 @@ class Ranks(NamedTuple):
         """See `srun_command`."""
         return srun_command([node.name for node in self.nodes], program, self.resources, self.hostfile)
 
+    def check(self, measured: Sequence[str]) -> None:
+        """StageFailed where a rank was on the node of another, as `measured` says: its site would be told wrongly.
+
+        Only srun is sure to follow the host file. Nodes by names that Slurm does not know say nothing.
+        """
+        known = {node.name for node in self.nodes}
+        for rank, (name, node) in enumerate(zip(measured, self.nodes, strict=False)):
+            if name in known and name != node.name:
+                raise StageFailed(
+                    f"rank {rank} was started on {name}, and its site asks for {node.name}: the sites' links would be "
+                    "mixed up; leave cluster.mpiexec null (srun), or pass it the hosts in their order: {hosts}"
+                )
+
     def launch(self, session: Session) -> list[subprocess.Popen[bytes]]:
         """Starts a run session's ranks, in one srun that stands for all; see `crosspipe.execute.session`."""
         directory = Path(session.directory)

@@ -17,13 +17,16 @@ from crosspipe.campaign.cluster import Resources
 SIGNAL = "USR2"  # the warning before a time limit; NCCL and some MPIs use USR1
 
 
-def parameters(resources: Resources, name: str, after: Sequence[str]) -> dict[str, Any]:
-    """What submitit's executor is told. `after` are the job numbers that must have ended."""
+def parameters(resources: Resources, name: str, after: Sequence[str], *, logs: Path, count: int) -> dict[str, Any]:
+    """What submitit's executor is told for `count` jobs with their output in `logs`. `after` are the job numbers that
+    must have ended."""
     further: dict[str, Any] = {
         "signal": f"B:{SIGNAL}@{resources.warning_s}",
         "requeue" if resources.requeue else "no-requeue": True,
         **{key: value for key, value in resources.sbatch.items() if value is not None and value is not False},
     }
+    if "%" in str(logs):  # else a pattern of sbatch
+        further["output"] = f"{logs}".replace("%", "%%") + f"/{'%A_%a' if count > 1 else '%j'}_0_log.out"
     given = {
         "job_name": name,
         "time": resources.minutes,
@@ -38,7 +41,7 @@ def parameters(resources: Resources, name: str, after: Sequence[str]) -> dict[st
         "constraint": resources.constraint,
         "exclude": resources.exclude,
         "dependency": f"afterany:{':'.join(after)}" if after else None,
-        "array_parallelism": resources.at_once,
+        "array_parallelism": resources.at_once or count,
     }
     setup = [*resources.setup, *(f"export {key}={shlex.quote(str(v))}" for key, v in resources.environment.items())]
     return {
@@ -63,7 +66,7 @@ def batch_script(
     """The whole text for an array of `count` tasks, as it is submitted."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    given = {"array_parallelism": count, **parameters(resources, name, after)}
+    given = parameters(resources, name, after, logs=logs, count=count)
     return str(
         _make_sbatch_string(command=command(submission), folder=logs, map_count=count if count > 1 else None, **given)
     )

@@ -5,19 +5,25 @@ Slurm is asked only for jobs of tasks that have not said how all their artifacts
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from crosspipe.campaign import outcomes
-from crosspipe.campaign.slurm import journal
-from crosspipe.campaign.slurm.queue import JobState, Queue, cancel
+from crosspipe.campaign.cluster import REPORT
+from crosspipe.campaign.outcomes import REPORTED
+from crosspipe.campaign.slurm.journal import Submission, submissions
+from crosspipe.campaign.slurm.queue import JobState, Queue
 from crosspipe.campaign.slurm.states import JobId
-from crosspipe.campaign.tasks import Task
-from crosspipe.store import Store, load
+from crosspipe.campaign.tasks import references_of
+from crosspipe.store import Store
 
 
 class Standing(NamedTuple):
-    """A task that is not through: its job, what Slurm says of it, and the artifacts without an outcome."""
+    """A task that is not through: its job, what Slurm says of it, and the artifacts without an outcome.
+
+    That of the report's job is `outcomes.REPORTED`.
+    """
 
     job: JobId
     state: JobState
@@ -36,31 +42,33 @@ class Standing(NamedTuple):
         return f"logs/{self.job}_0_log.out"
 
 
-def cancel_jobs(directory: Path, queue: Queue) -> int:
-    """Cancels every job of the campaign that still waits or runs; returns how many arrays that were."""
-    entries = journal.submissions(directory)
-    living = queue.living({entry.job: entry.intended_at_s for entry in entries if entry.job is not None})
-    cancel(living)
-    for entry in entries:
-        if entry.job is None:  # sbatch gave no answer: there may be a job of its name
-            cancel([f"--name={entry.name}"])
-    return len(living)
+def standings(
+    directory: Path, store: Store, queue: Queue, entries: Sequence[Submission] | None = None
+) -> dict[str, Standing]:
+    """Every submitted task that is not through. An artifact belongs to the task that was submitted for it last.
 
-
-def standings(directory: Path, store: Store, queue: Queue) -> dict[str, Standing]:
-    """Every submitted task that is not through. An artifact belongs to the task that was submitted for it last."""
+    `entries` is the journal, if that was read already.
+    """
     last: dict[str, tuple[str, JobId]] = {}
     submitted: dict[str, float] = {}
-    for entry in journal.submissions(directory):
+    for entry in submissions(directory) if entries is None else entries:
         if entry.job is None:
             continue
         submitted[entry.job] = entry.intended_at_s
         for name in entry.tasks:
-            task = load(directory / "tasks" / f"{name}.json", Task)
-            last |= dict.fromkeys(task.references, (name, entry.job_of(name)))
+            made = (REPORTED,) if entry.stage == REPORT else references_of(directory / "tasks" / f"{name}.json")
+            last |= dict.fromkeys(made, (name, entry.job_of(name)))
+    said = outcomes.ended(directory)
     unsaid: dict[tuple[str, JobId], list[str]] = {}
     for reference, job in last.items():
-        if outcomes.read_outcome(directory, reference) is None and store.done(reference) is None:
+        if reference not in said and store.done(reference) is None:
             unsaid.setdefault(job, []).append(reference)
     states = queue.states(submitted, [job for _, job in unsaid])
     return {name: Standing(job, states[job], tuple(references)) for (name, job), references in unsaid.items()}
+
+
+def stuck(tasks: Sequence[Standing]) -> list[Standing]:
+    """The held jobs, where nothing happens before a person lets them go: the others wait for them, or are over."""
+    held = [standing for standing in tasks if standing.state.held]
+    rest = (standing for standing in tasks if not standing.state.held)
+    return held if all(standing.failure or standing.state.reason == "Dependency" for standing in rest) else []

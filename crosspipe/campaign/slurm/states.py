@@ -43,6 +43,8 @@ ENDED = {
     "RECONFIG_FAIL": "got a node that could not be configured",
 }
 NEVER = "DependencyNeverSatisfied"  # the reason of a job that waits in vain
+_HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_HELD_REASON = re.compile(r"held|hold|BadConstraints", re.IGNORECASE)  # JobHeldAdmin, JobHoldMaxRequeue
 
 _SHORT = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
@@ -68,7 +70,7 @@ class JobId(NamedTuple):
 def state(text: str) -> str:
     """The state in what Slurm printed: `CANCELLED by 1000` is CANCELLED, `OUT_OF_ME+` OUT_OF_MEMORY, `PD` PENDING.
 
-    FieldError for a word that no Slurm up to 24.11 has.
+    A word that no Slurm up to 24.11 has is given back as it is; see `known`.
     """
     word = (text.split() or [""])[0].upper()
     known = (*WAITING, *RUNNING, *ENDED)
@@ -79,14 +81,25 @@ def state(text: str) -> str:
     cut = [name for name in known if word.endswith("+") and name.startswith(word[:-1])]
     if len(cut) == 1:
         return cut[0]
-    raise FieldError("job state", text, "is none that Slurm has", "report it, with the version of Slurm")
+    return word
+
+
+def known(name: str) -> bool:
+    """Whether we know what this state means."""
+    return name in WAITING or name in RUNNING or name in ENDED
 
 
 def phase(name: str) -> Phase:
-    """Whether a job in this state waits, runs or is over."""
+    """Whether a job in this state waits, runs or is over. One that we do not know is taken for running: it is waited
+    for, as long as the queue shows it."""
     if name in WAITING:
         return "waiting"
-    return "running" if name in RUNNING else "ended"
+    return "ended" if name in ENDED else "running"
+
+
+def held(name: str, reason: str) -> bool:
+    """Whether a job in this state, waiting for this reason, starts only when a person lets it."""
+    return name in _HELD or bool(phase(name) == "waiting" and _HELD_REASON.search(reason))
 
 
 def job_ids(text: str) -> tuple[JobId, ...]:

@@ -10,23 +10,25 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from crosspipe.campaign import outcomes
 from crosspipe.campaign.cluster import REPORT
 from crosspipe.campaign.driver import Plan, first_numbers, plan_tasks, write_campaign
+from crosspipe.campaign.outcomes import REPORTED
 from crosspipe.campaign.slurm import journal
 from crosspipe.campaign.slurm.arrays import Array, arrays
 from crosspipe.campaign.slurm.journal import Submission
-from crosspipe.campaign.slurm.queue import Queue, SlurmError, call, cancel, setting
+from crosspipe.campaign.slurm.queue import SKEW_S, Queue, SlurmError, call, cancel, moment, setting
 from crosspipe.campaign.slurm.script import command, parameters
-from crosspipe.campaign.slurm.standing import standings
+from crosspipe.campaign.slurm.standing import Standing, standings
 from crosspipe.campaign.tasks import BODIES, Task
 from crosspipe.errors import UsageError
-from crosspipe.store import Claim, Store, claims, load, my_claim, save
+from crosspipe.store import Claim, claims, load, my_claim, save
 from crosspipe.store.claims import holder_lives
 
 _SETTLE_S = 5.0  # until what a killed submitter has handed to sbatch is in the queue
@@ -61,15 +63,17 @@ def submit_campaign(
     """
     largest = largest or largest_array()
     with _only_submitter(directory, say) as at_work:
-        queue = Queue()
         _recover(directory, say)
-        in_flight, useless = _in_flight(directory, plan.store, queue)
-        cancel(useless)
+        standing = standings(directory, plan.store, Queue(say))
+        in_flight, report = _in_flight(standing), _report_of(standing)
+        cancel([str(found.job) for found in standing.values() if found.state.in_vain])
         left = [reference for reference in plan.missing if plan.store.done(reference) is None]  # since it was planned
         missing = [reference for reference in left if reference not in in_flight]
         write_campaign(plan, directory, missing)
         tasks = plan_tasks(plan, directory, bodies=bodies, missing=missing, in_flight=in_flight)
-        if plan.points[0].config.until != "profile" and (tasks or (in_flight and not _report_comes(directory))):
+        if plan.points[0].config.until != "profile" and (tasks or (in_flight and report is None)):
+            cancel([] if report is None else [report])  # it would not wait for what is new
+            outcomes.forget_report(directory)
             tasks = (*tasks, _report_task(directory, tasks, tuple(dict.fromkeys(in_flight.values()))))
         (directory / "logs").mkdir(exist_ok=True)
         for task in tasks:
@@ -110,6 +114,19 @@ def _submits(claim: Claim, silent_s: float) -> bool:
     return holder_lives(claim, silent_s) and (near or silent_s < _SBATCH_S)
 
 
+def cancel_submitted(directory: Path, say: Say) -> int:
+    """Cancels every job of the campaign that still waits or runs; returns how many arrays that were.
+
+    Whoever is submitting for it is let through first, so that nothing comes after.
+    """
+    with _only_submitter(directory, say):
+        _recover(directory, say)
+        entries = journal.submissions(directory)
+        living = Queue().living({entry.job: entry.intended_at_s for entry in entries if entry.job is not None})
+        cancel(living)
+        return len(living)
+
+
 def _submit(directory: Path, array: Array, after: Sequence[str]) -> Submission:
     """One array. Where sbatch fails its entry stays: a failure to answer is no proof that there is no job, and the next
     call looks for one by its name."""
@@ -126,9 +143,8 @@ def _sbatch(array: Array, entry: Submission, logs: Path, path: Path) -> str:
 
     try:
         executor = submitit.SlurmExecutor(folder=logs)
-        executor.update_parameters(
-            **{"array_parallelism": len(array.tasks), **parameters(array.resources, entry.name, entry.after)}
-        )
+        given = parameters(array.resources, entry.name, entry.after, logs=logs, count=len(array.tasks))
+        executor.update_parameters(**given)
         if len(array.tasks) > 1:
             executor.parameters["map_count"] = len(array.tasks)
         with _outside_of_jobs():
@@ -166,10 +182,10 @@ def _recover(directory: Path, say: Say) -> None:
     time.sleep(min(_SETTLE_S, max(0.0, _SETTLE_S - (time.time() - lost[-1].intended_at_s))))  # clocks differ
     names = ",".join(entry.name for entry in lost)
     said = call(["squeue", "--noheader", "--states=all", f"--name={names}", "--format=%j|%F"])
+    since = f"--starttime={moment(min(entry.intended_at_s for entry in lost) - SKEW_S)}"
     with contextlib.suppress(SlurmError):  # no accounting
-        said += call(
-            ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={names}", "--format=JobName,JobID"]
-        )
+        asked = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={names}", since]
+        said += call([*asked, "--format=JobName,JobID"])
     known = dict(line.split("|", 1) for line in said.splitlines())
     for entry in lost:
         if entry.name in known:
@@ -180,27 +196,21 @@ def _recover(directory: Path, say: Say) -> None:
             journal.forget(directory, entry)
 
 
-def _in_flight(directory: Path, store: Store, queue: Queue) -> tuple[dict[str, str], list[str]]:
-    """What living jobs will still make (reference -> task), and the jobs that wait in vain."""
-    making: dict[str, str] = {}
-    useless: list[str] = []
-    for task, standing in standings(directory, store, queue).items():
-        if standing.state.in_vain:
-            useless.append(str(standing.job))
-        elif standing.state.phase != "ended":
-            making |= dict.fromkeys(standing.references, task)
-    return making, useless
+def _in_flight(tasks: Mapping[str, Standing]) -> dict[str, str]:
+    """What living jobs will still make, and which task makes it."""
+    living = [(task, standing) for task, standing in tasks.items() if not standing.failure]
+    return {made: task for task, standing in living for made in standing.references if made != REPORTED}
+
+
+def _report_of(tasks: Mapping[str, Standing]) -> str | None:
+    """The job that will still write the report."""
+    jobs = [str(s.job) for s in tasks.values() if s.references == (REPORTED,) and not s.failure]
+    return jobs[0] if jobs else None
 
 
 def _jobs_of(directory: Path, tasks: Collection[str]) -> dict[str, str]:
     """The array of each of `tasks`."""
     return {task: entry.job or "" for entry in journal.submissions(directory) for task in entry.tasks if task in tasks}
-
-
-def _report_comes(directory: Path) -> bool:
-    """Whether the last that was submitted is a report: it waits for all that came before it."""
-    entries = journal.submissions(directory)
-    return bool(entries) and entries[-1].stage == REPORT
 
 
 def _report_task(directory: Path, tasks: Sequence[Task], in_flight: Sequence[str]) -> Task:

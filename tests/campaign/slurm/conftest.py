@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "srun")
+COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "srun")
 
 
 class Standin:

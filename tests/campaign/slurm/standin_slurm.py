@@ -1,12 +1,11 @@
 #!/usr/bin/env -S python3 -S -E
-"""Stands in for sbatch, squeue, sacct, scancel, scontrol and srun, by the name it is called by.
+"""Stands in for sbatch, squeue, sacct, scancel, scontrol, sinfo and srun, by the name it is called by.
 
 The folder in STANDIN_FOLDER holds `jobs.json` (what was submitted), `calls` (a line per call), `states.json` (what a
-test says of a job: state, reason) and what a test orders: `no-accounting`, `refuse` (sbatch fails), `away` (no
-controller answers), `unconfigured` (nothing knows
-its controller), `no-requeue` (scontrol requeue fails), `no-answer-N` (sbatch makes its Nth job and fails all the
-same), `kill-before-N` and `kill-after-N` (whoever calls sbatch for the Nth time dies before, or after, that job is
-made).
+test says of a job: state, reason) and what a test orders: `no-accounting`, `deaf` (accounting does not answer now),
+`refuse` (sbatch fails), `away` (no controller answers), `unconfigured` (nothing knows its controller), `no-requeue`
+(scontrol requeue fails), `no-answer-N` (sbatch makes its Nth job and fails all the same), `kill-before-N` and
+`kill-after-N` (whoever calls sbatch for the Nth time dies before, or after, that job is made).
 """
 
 import json
@@ -74,6 +73,8 @@ def squeue():
     def line(name, job, state, reason=""):
         if "--format=%j|%F" in sys.argv:
             return f"{job['name']}|{name.partition('_')[0]}"
+        if "--format=%S" in sys.argv:
+            return job["at"]
         return "" if state.split()[0] in over else f"{name}|{state}|{job['at']}|n1|{reason or 'None'}"
 
     if "SQUEUE_STATES" in os.environ:
@@ -88,6 +89,8 @@ def squeue():
 def sacct():
     if (HERE / "no-accounting").exists():
         sys.exit("Slurm accounting storage is disabled")
+    if (HERE / "deaf").exists():
+        sys.exit("sacct: error: slurmdbd: Sending PersistInit msg: Connection refused")
 
     def line(name, job, state, reason=""):
         if "--format=JobName,JobID" in sys.argv:
@@ -101,6 +104,12 @@ def scancel():
     states = read("states.json")
     states |= {name: ["CANCELLED"] for name in sys.argv[1:]}
     (HERE / "states.json").write_text(json.dumps(states))
+
+
+def sinfo():
+    if (HERE / "unconfigured").exists():
+        sys.exit("sinfo: fatal: Could not establish a configuration source")
+    print("debug* 4 nodes")
 
 
 def scontrol():

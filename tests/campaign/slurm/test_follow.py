@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from crosspipe.campaign.driver import Plan, plan_campaign
+from crosspipe.campaign.outcomes import REPORTED, write_outcome
 from crosspipe.campaign.slurm import follow
-from crosspipe.campaign.slurm.follow import follow_campaign
+from crosspipe.campaign.slurm.follow import follow_campaign, follow_report
 from crosspipe.campaign.slurm.submit import submit_campaign
 
 LONG_S = 1200.0
@@ -126,3 +127,57 @@ def test_a_controller_that_is_away_is_said_and_waited_for(
     slurm.order("away")
     assert len(follow_campaign(submitted, tmp_path / "c", ears).failures) == 10
     assert any("no word from Slurm: squeue failed" in text for text in ears.said)
+
+
+@pytest.mark.parametrize(("order", "within_s"), [(None, (60.0, 140.0)), ("no-accounting", (5.0, 60.0))])
+def test_accounting_has_a_minute_to_say_how_a_job_ended(
+    submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    order: str | None, within_s: tuple[float, float],
+) -> None:  # fmt: skip
+    if order is not None:
+        slurm.order(order)
+    clock = Clock({0.5: all_jobs(slurm, "GONE")})
+    monkeypatch.setattr(follow, "time", clock)
+    summary = follow_campaign(submitted, tmp_path / "c", Ears())
+    assert {outcome.reason for _, outcome in summary.failures} >= {"its job 101 is no longer in the queue (UNKNOWN)"}
+    assert within_s[0] <= clock.now_s - 1000.0 <= within_s[1]
+
+
+def test_jobs_that_only_a_person_lets_go_are_not_followed_for_ever(
+    submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = {f"j{job}": ["PENDING", "Dependency"] for job in (103, 104, 105)}
+    slurm.say(j101=["PENDING", "JobHeldAdmin"], j102=["RUNNING"], **rest)
+    clock = Clock({300.0: lambda: slurm.say(j102=["FAILED"])})
+    monkeypatch.setattr(follow, "time", clock)
+    said: list[str] = []
+    summary = follow_campaign(submitted, tmp_path / "c", Ears(), say=said.append)
+    assert 300.0 <= clock.now_s - 1000.0 <= 480.0  # three questions, a minute apart, after that
+    assert [node.request.stage for node, _ in summary.failures] == ["blocks"]
+    assert said == ["job 101 is held (JobHeldAdmin): scontrol release 101 lets it go, scancel gives it up"]
+    assert follow_report(tmp_path / "c", submitted.store, 5.0) is None  # nor is the report, which waits for them
+
+
+def test_the_report_is_waited_for(submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign = tmp_path / "c"
+    all_jobs(slurm, "COMPLETED")()
+    slurm.say(j105=["RUNNING"])
+    done = {45.0: lambda: write_outcome(campaign, REPORTED, "done", log="logs/105_0_log.out", job="105")}
+    clock = Clock(done)
+    monkeypatch.setattr(follow, "time", clock)
+    outcome = follow_report(campaign, submitted.store, 5.0)
+    assert outcome is not None
+    assert outcome.status == "done"
+    assert 45.0 <= clock.now_s - 1000.0 <= 47.0
+    assert slurm.calls["squeue"] <= 6  # 3, 4.5, 6.75 ... s apart
+
+
+def test_a_report_whose_job_died_says_so(
+    submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.say(j105=["NODE_FAIL"])
+    monkeypatch.setattr(follow, "time", Clock({}))
+    outcome = follow_report(tmp_path / "c", submitted.store, 5.0)
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == ("failed", "its job 105 lost its node (NODE_FAIL)")
+    assert outcome.log == "logs/105_0_log.out"

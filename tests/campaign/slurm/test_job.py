@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from crosspipe.campaign.driver import plan_campaign
-from crosspipe.campaign.job import Me
-from crosspipe.campaign.outcomes import hear_now, read_outcome
+from crosspipe.campaign.job import Me, myself
+from crosspipe.campaign.outcomes import REPORTED, hear_now, read_outcome
 from crosspipe.campaign.slurm import journal
 from crosspipe.campaign.slurm.claims import JobLives
 from crosspipe.campaign.slurm.queue import Queue
@@ -71,6 +71,39 @@ def test_a_job_makes_the_task_of_its_place(submitted: Callable[..., Path], order
     assert made[0] == "made solve zbh1_delay-1-0.25"  # element 1 came first
 
 
+def test_the_last_job_writes_the_report_and_says_how_that_ended(submitted: Callable[..., Path], slurm: Any) -> None:
+    campaign = submitted()
+    (waiting,) = [stage for stage in campaign_status(campaign).stages if stage.stage == "report"]
+    assert (waiting.waiting, waiting.now) == (1, "1 in the queue (Priority)")
+    assert start(campaign, "report").wait(timeout=60) == 0
+    outcome = read_outcome(campaign, REPORTED)
+    assert outcome is not None
+    assert (outcome.status, outcome.job, outcome.log) == ("done", "105", "logs/105_0_log.out")
+    assert (campaign / "report" / "report.html").exists()
+    assert f"report: {campaign / 'report' / 'report.html'}" in (campaign / "jobs" / "report.txt").read_text()
+    status = campaign_status(campaign)
+    assert [stage.done for stage in status.stages if stage.stage == "report"] == [1]
+    assert not status.complete  # that a report is there does not make the artifacts
+
+
+def test_a_report_that_fails_is_a_trouble_with_its_log(submitted: Callable[..., Path]) -> None:
+    campaign = submitted()
+    (campaign / "report").write_text("in the way")
+    assert start(campaign, "report").wait(timeout=60) == 0
+    (trouble,) = campaign_status(campaign).troubles
+    assert trouble.outcome.stage == "report"
+    assert "the report cannot be written" in trouble.outcome.reason
+    assert trouble.log == campaign / "logs" / "105_0_log.out"
+
+
+def test_a_report_that_a_later_one_replaces_says_nothing(submitted: Callable[..., Path]) -> None:
+    campaign = submitted()
+    task = (campaign / "tasks" / "report-000.json").read_text()
+    (campaign / "tasks" / "report-001.json").write_text(task.replace("report-000", "report-001"))
+    assert start(campaign, "report").wait(timeout=60) == 0
+    assert read_outcome(campaign, REPORTED) is None
+
+
 def test_a_missing_input_blocks_and_is_no_failure_of_the_job(submitted: Callable[..., Path]) -> None:
     campaign = submitted()
     assert start(campaign, "run").wait(timeout=60) == 0
@@ -95,6 +128,24 @@ def test_warned_it_keeps_what_is_done_and_goes_on_in_another_life(
     (orders / "hold-solve").unlink()
     assert start(campaign, "solve", 0).wait(timeout=60) == 0
     assert outcomes(campaign, "solve-000") == ["done"] * 3
+
+
+def test_a_run_that_was_kept_on_its_way_is_progress(submitted: Callable[..., Path], slurm: Any, orders: Path) -> None:
+    """A time limit that comes before the end of a run is no failure where the run goes on from another iteration."""
+    campaign = submitted(cluster__resources={stage: {"minutes": 2} for stage in ("links", "blocks", "solve", "run")})
+    for stage, index in (("links", None), ("blocks", None), ("solve", 0), ("solve", 1)):
+        assert start(campaign, stage, index).wait(timeout=60) == 0
+    (orders / "keep-run").write_text("00000040")
+    (orders / "hold-run").touch()
+    for requeued in (1, 0):  # the second life finds that state, and makes no other
+        (orders / "trace").write_text("")
+        before = (slurm.folder / "calls").read_text().count("scontrol requeue")
+        job = start(campaign, "run")
+        wait_for(orders, "begin run 1f1b_delay-0-0")
+        job.send_signal(signal.SIGUSR2)
+        assert job.wait(timeout=60) == 0
+        assert (slurm.folder / "calls").read_text().count("scontrol requeue") - before == requeued
+    assert outcomes(campaign, "run-000") == ["failed"] * 4
 
 
 def test_a_requeue_that_slurm_refuses_is_said(submitted: Callable[..., Path], slurm: Any, orders: Path) -> None:
@@ -187,3 +238,33 @@ def test_who_lives_is_asked_of_its_own_cluster_and_of_the_job_that_claimed(
         changed = {"submitted_at_s": time.time() + changed["submitted_at_s"]}
     claim = msgspec.structs.replace(my_claim("101", None, "here"), host="elsewhere", **changed)
     assert JobLives(Me("999", slurm=True), Queue())(claim, silent_s) is lives
+
+
+def test_a_job_of_an_allocation_claims_in_the_name_of_slurms_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "4711")
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert myself().claim().job is None
+    monkeypatch.setenv("SLURM_JOB_ID", "101")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "here")
+    me = myself()
+    assert (str(me), me.log) == ("4711", "logs/4711_0_log.out")  # its own number is submitit's
+    assert (me.claim().job, me.claim().array_index, me.claim().cluster) == ("101", None, "here")
+
+
+@pytest.mark.parametrize(
+    ("claimed_s", "silent_s", "lives"),
+    [
+        (-60.0, 1.0, False),  # an earlier life of the allocation, on another first node: nobody waits for it
+        (60.0, 1.0, True),  # this life, on another of its nodes
+        (60.0, 3600.0, False),  # and silent for long
+    ],
+)
+def test_what_an_earlier_life_of_the_allocation_claimed_is_free(
+    submitted: Callable[..., Path], slurm: Any, claimed_s: float, silent_s: float, lives: bool
+) -> None:
+    submitted()
+    slurm.say(j101=["RUNNING"])
+    began_s = time.mktime(time.strptime(slurm.jobs["101"]["at"], "%Y-%m-%dT%H:%M:%S"))
+    claim = msgspec.structs.replace(my_claim("101"), host="elsewhere", submitted_at_s=began_s + claimed_s)
+    assert JobLives(Me("4711", within=("101", None)), Queue())(claim, silent_s) is lives

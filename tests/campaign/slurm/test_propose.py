@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
+from crosspipe.campaign import doctor
 from crosspipe.campaign.cluster import ClusterConfig
 from crosspipe.campaign.slurm import propose
 from crosspipe.campaign.slurm.propose import Facts
+from crosspipe.cli import campaigns
 
 TWO_SITES = Facts(
     cluster="twin", partition="normal", cpus=288, gpus=4, most_minutes=30,
@@ -56,3 +59,19 @@ def test_what_sinfo_says_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = propose.facts()
     assert (found.partition, found.cpus, found.gpus, found.most_minutes) == ("normal", 128, 4, 36 * 60)
     assert propose.propose(found)["resources"]["links"]["srun_args"] == ["--mpi=pmi2"]
+
+
+@pytest.mark.parametrize(("order", "times"), [("unconfigured", 1), (None, 0)])
+def test_the_doctor_says_once_that_slurm_does_not_answer(
+    slurm: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], order: str | None, times: int
+) -> None:
+    proposed: list[object] = []
+    monkeypatch.setattr(doctor, "examine", lambda store: list(doctor._slurm()))  # the rest takes its time
+    monkeypatch.setattr(campaigns, "_propose_cluster", proposed.append)
+    if order is not None:
+        slurm.order(order)
+    assert campaigns.doctor(Namespace(store=slurm.folder)) == 0
+    said = capsys.readouterr().out
+    assert said.count("Could not establish a configuration source") == times
+    assert len(proposed) == 1 - times
+    assert ("debug* 4 nodes" in said) is (order is None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from crosspipe.campaign.cluster import Resources
-from crosspipe.campaign.slurm.ranks import Node, first_error, host_list, place, srun_command
+from crosspipe.campaign import stages
+from crosspipe.campaign.cluster import ClusterConfig, Resources
+from crosspipe.campaign.job import Context
+from crosspipe.campaign.slurm.ranks import Node, Ranks, first_error, host_list, place, srun_command
+from crosspipe.campaign.tasks import Task
 from crosspipe.errors import FieldError, StageFailed
+from crosspipe.store import Store
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,29 @@ def test_srun_gets_the_hosts_in_the_order_of_the_ranks(tmp_path: Path) -> None:
     assert command == [
         "srun", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--distribution=arbitrary", "--cpus-per-task=8",
         "--kill-on-bad-exit=0", "--unbuffered", "--mpi=pmi2", "apptainer", "exec", "x", "python", "-m", "m",
+    ]  # fmt: skip
+
+
+def test_ranks_that_landed_on_each_others_nodes_are_refused() -> None:
+    ranks = Ranks(tuple(nodes("b1", "a1")), Resources(minutes=5), Path("hosts"))
+    ranks.check(["b1", "a1"])
+    ranks.check(["ip-10-0-0-1", "ip-10-0-0-2"])  # hosts that call themselves otherwise: nothing can be said
+    with pytest.raises(StageFailed, match="rank 0 was started on a1, and its site asks for b1"):
+        ranks.check(["a1", "b1"])
+
+
+def test_a_sites_own_mpiexec_gets_the_hosts_and_the_container(tmp_path: Path) -> None:
+    plain = {stage: Resources(minutes=5) for stage in ("blocks", "solve", "run")}
+    cluster = ClusterConfig(
+        name="c", executor="allocation", mpiexec=("mpirun", "--host", "{hosts}"),
+        resources={**plain, "links": Resources(minutes=5, container=("apptainer", "exec", "x"))},
+    )  # fmt: skip
+    task = Task(id="links-000", stage="links", requests=(), store="", campaign="", cluster=cluster)
+    ranks = Ranks(tuple(nodes("b1", "b1", "a1")), task.resources, tmp_path / "hosts")
+    context = Context(task, Store(tmp_path), tmp_path, print)
+    command, _ = stages._command(ranks, 3, ["m", "--out=x"], context)
+    assert command == [
+        "mpirun", "--host", "b1,b1,a1", "-n", "3", "apptainer", "exec", "x", sys.executable, "-m", "m", "--out=x",
     ]  # fmt: skip
 
 

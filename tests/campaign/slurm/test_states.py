@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crosspipe.campaign.slurm.queue import JobState
-from crosspipe.campaign.slurm.states import ENDED, RUNNING, WAITING, JobId, job_ids, phase, state
+from crosspipe.campaign.slurm.states import ENDED, RUNNING, WAITING, JobId, held, job_ids, known, phase, state
 from crosspipe.errors import FieldError
 
 
@@ -43,12 +43,34 @@ def test_every_state_has_its_phase(printed: str, meant: str, then: str) -> None:
     assert phase(meant) == then
 
 
-def test_no_state_is_of_two_phases_and_an_unknown_one_is_refused() -> None:
+def test_no_state_is_of_two_phases_and_an_unknown_one_is_waited_for() -> None:
     assert not WAITING & RUNNING
     assert not (WAITING | RUNNING) & set(ENDED)
     for word in ("", "SLEEPING", "RE+"):  # RE+: RESIZING, REQUEUED, ... may all be meant
-        with pytest.raises(FieldError, match="job state"):
-            state(word)
+        assert state(word) == word
+        assert not known(word)
+        assert phase(word) == "running"
+        assert JobState(word, queued=False).phase == "ended"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "then"),
+    [
+        ("PENDING", "JobHeldAdmin", True),
+        ("PENDING", "JobHeldUser", True),
+        ("PENDING", "launch failed requeued held", True),
+        ("PENDING", "JobHoldMaxRequeue", True),
+        ("PENDING", "BadConstraints", True),
+        ("REQUEUE_HOLD", "", True),
+        ("SPECIAL_EXIT", "", True),
+        ("PENDING", "Priority", False),
+        ("PENDING", "Dependency", False),
+        ("PENDING", "ReqNodeNotAvail, May be reserved for other job", False),
+        ("RUNNING", "", False),
+    ],
+)
+def test_what_only_a_person_lets_go(name: str, reason: str, then: bool) -> None:
+    assert held(name, reason) is then
 
 
 @pytest.mark.parametrize(

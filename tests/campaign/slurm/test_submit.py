@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from crosspipe.campaign.slurm.script import batch_script
 from crosspipe.campaign.slurm.submit import submit_campaign
 from crosspipe.campaign.status import campaign_status, cancel_campaign
 from crosspipe.campaign.tasks import Task
-from crosspipe.errors import UsageError
+from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.store import Store, claims, load, my_claim
+from crosspipe.store.campaign_file import Outcome
 
 Points = Callable[..., Any]
 
@@ -120,7 +122,7 @@ def test_a_job_that_waits_in_vain_is_cancelled_and_submitted_again(points: Point
     submit(few, tmp_path / "c")
     slurm.say(j104=["PENDING", "DependencyNeverSatisfied"])
     status = campaign_status(tmp_path / "c")
-    assert [stage.failed for stage in status.stages] == [0, 0, 0, 4]
+    assert [stage.failed for stage in status.stages] == [0, 0, 0, 4, 0]
     assert "waits for what will never be (DependencyNeverSatisfied)" in status.troubles[0].outcome.reason
     again = submit(few, tmp_path / "c")
     assert [entry.stage for entry in again.new] == ["run", "report"]
@@ -153,12 +155,34 @@ def test_an_sbatch_that_fails_and_made_a_job_all_the_same_is_found_and_nothing_i
     assert len({job["entry"] for job in slurm.jobs.values()}) == 5
 
 
-def test_cancel_reaches_a_job_whose_number_was_never_told(points: Points, slurm: Any, tmp_path: Path) -> None:
+def test_cancel_reaches_a_job_whose_number_was_never_told(
+    points: Points, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit_module, "_SETTLE_S", 0.1)
     slurm.order("no-answer-1")
     with pytest.raises(SlurmError, match="Socket timed out"):
         submit(points(cluster__executor="slurm"), tmp_path / "c")
-    cancel_campaign(tmp_path / "c")
-    assert f"scancel --name={slurm.jobs['101']['name']}" in (slurm.folder / "calls").read_text().splitlines()
+    assert cancel_campaign(tmp_path / "c") == 1
+    calls = (slurm.folder / "calls").read_text().splitlines()
+    assert "scancel 101" in calls
+    (asked,) = [call for call in calls if call.startswith("sacct")]
+    since = time.strptime(asked.partition("--starttime=")[2].split()[0], "%Y-%m-%dT%H:%M:%S")
+    assert 100 < time.time() - time.mktime(since) < 600  # before it was submitted, whatever day that was
+
+
+def test_cancel_lets_a_submitter_through_first(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    said: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        with submit_module._only_submitter(tmp_path / "c", lambda text: None):
+            cancelled = threads.submit(cancel_campaign, tmp_path / "c", say=said.append)
+            deadline = time.monotonic() + 30
+            while not said:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert slurm.calls["scancel"] == 0
+        assert cancelled.result(timeout=30) == 5
+    assert "is submitting for" in said[0]
 
 
 def test_an_array_that_is_taken_for_never_submitted_shares_its_file_with_no_later_one(tmp_path: Path) -> None:
@@ -215,7 +239,7 @@ def test_points_that_nobody_heard_of_are_not_done(
 ) -> None:
     monkeypatch.setattr("crosspipe.campaign.launch.hand_over", lambda *given: None)
     monkeypatch.setattr(
-        "crosspipe.campaign.launch._follow", lambda plan, directory, *given: Summary(plan, directory, {})
+        "crosspipe.campaign.launch._follow", lambda plan, directory, *given: (Summary(plan, directory, {}), None)
     )
     plan = plan_campaign(points(cluster__executor="slurm", until="profile", wait=True))
     assert carry_out(plan, tmp_path / "c", Console(width=200)) == 1
@@ -267,7 +291,9 @@ def test_status_tells_the_queue_and_how_jobs_ended(points: Points, slurm: Any, t
     status = campaign_status(tmp_path / "c")
     assert [(s.stage, s.done, s.running, s.waiting, s.failed) for s in status.stages] == [
         ("links", 0, 1, 0, 0), ("blocks", 0, 0, 0, 1), ("solve", 0, 0, 4, 0), ("run", 0, 0, 4, 0),
+        ("report", 0, 0, 1, 0),
     ]  # fmt: skip
+    assert status.stages[0].now == "101 on n1, logs/101_0_log.out"
     assert status.stages[3].now == "4 in the queue (Dependency)"
     (trouble,) = status.troubles
     assert trouble.outcome.reason == "its job 102 ran out of memory (OUT_OF_MEMORY, exit code 0:125)"
@@ -282,7 +308,8 @@ def test_without_accounting_a_job_that_is_gone_is_over(points: Points, slurm: An
     submit(points(cluster__executor="slurm"), tmp_path / "c")
     slurm.say(**{f"j{number}": ["GONE"] for number in range(101, 106)})
     status = campaign_status(tmp_path / "c")
-    assert {stage.failed for stage in status.stages} == {1, 4}
+    assert [stage.failed for stage in status.stages] == [1, 1, 4, 4, 1]
+    assert status.notes == ("accounting is off here: how a job died that could not say so itself is not known",)
     assert "is no longer in the queue" in status.troubles[0].outcome.reason
     assert status.finished
 
@@ -291,7 +318,7 @@ def test_status_without_a_controller_says_so_and_what_it_knows(points: Points, s
     submit(points(cluster__executor="slurm"), tmp_path / "c")
     slurm.order("away")
     status = campaign_status(tmp_path / "c")
-    assert [stage.waiting for stage in status.stages] == [1, 1, 4, 4]
+    assert [stage.waiting for stage in status.stages] == [1, 1, 4, 4, 1]
     assert "Unable to contact slurm controller" in status.unheard
     assert not status.finished
 
@@ -304,6 +331,80 @@ def test_another_job_of_the_same_number_from_last_year_is_not_ours(points: Point
     (slurm.folder / "jobs.json").write_text(json.dumps(jobs))
     slurm.say(j101=["COMPLETED"])
     assert "is no longer in the queue (UNKNOWN)" in campaign_status(tmp_path / "c").troubles[0].outcome.reason
+
+
+def test_what_needs_a_job_that_can_never_start_is_blocked(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    slurm.say(j101=["PENDING", "DependencyNeverSatisfied"], j102=["RUNNING"], j103=["PENDING", "Dependency"])
+    status = campaign_status(tmp_path / "c")
+    counts = [(s.stage, s.waiting, s.failed, s.blocked) for s in status.stages]
+    assert counts == [
+        ("links", 0, 1, 0), ("blocks", 1, 0, 0), ("solve", 0, 0, 4), ("run", 0, 0, 4), ("report", 1, 0, 0),
+    ]  # fmt: skip
+    why = "its input links cannot come: its job 101 waits for what will never be (DependencyNeverSatisfied)"
+    assert {trouble.outcome.reason for trouble in status.troubles[1:]} == {why}
+
+
+def test_held_jobs_are_said_and_are_no_work(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm"), tmp_path / "c")
+    slurm.say(**{f"j{job}": ["PENDING", "Dependency"] for job in (103, 104, 105)})
+    slurm.say(j101=["PENDING", "JobHeldAdmin"], j102=["RUNNING"])
+    assert not campaign_status(tmp_path / "c").finished
+    slurm.say(j102=["PENDING", "JobHeldUser"])
+    status = campaign_status(tmp_path / "c")
+    assert status.finished
+    assert [note.partition(":")[0] for note in status.notes] == [
+        "job 101 is held (JobHeldAdmin)", "job 102 is held (JobHeldUser)",
+    ]  # fmt: skip
+
+
+def test_looking_again_reads_no_task_again(
+    points: Points, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(points(cluster__executor="slurm", run__points_per_job=1, solver__points_per_job=1), tmp_path / "c")
+    campaign_status(tmp_path / "c")
+    read: list[str] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path.parent.name), whole(path))[1])
+    campaign_status(tmp_path / "c")
+    assert sorted(read) == ["c", *["submissions"] * 5]  # campaign.json and the journal, once each
+
+
+def test_a_new_report_takes_the_place_of_one_that_does_not_wait_for_all(
+    points: Points, slurm: Any, tmp_path: Path
+) -> None:
+    few = points(cluster__executor="slurm")
+    submit(few, tmp_path / "c")
+    slurm.say(j102=["NODE_FAIL"])
+    assert [entry.stage for entry in submit(few, tmp_path / "c").new] == ["blocks", "report"]
+    assert "scancel 105" in (slurm.folder / "calls").read_text().splitlines()
+    assert [stage.waiting for stage in campaign_status(tmp_path / "c").stages] == [1, 1, 4, 4, 1]
+
+
+def test_what_the_reports_job_found_is_printed_and_not_built_again(
+    points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = Outcome(stage="report", key="report", status="done", log="logs/105_0_log.out", job="105")
+    monkeypatch.setattr("crosspipe.campaign.launch.hand_over", lambda *given: None)
+    monkeypatch.setattr(
+        "crosspipe.campaign.launch._follow", lambda plan, directory, *given: (Summary(plan, directory, {}), ended)
+    )
+    (tmp_path / "c" / "jobs").mkdir(parents=True)
+    (tmp_path / "c" / "jobs" / "report.txt").write_text("the table\nreport: c/report/report.html\n")
+    plan = plan_campaign(points(cluster__executor="slurm", wait=True))
+    assert carry_out(plan, tmp_path / "c", Console(width=200)) == 1  # no artifact is there
+    out = capsys.readouterr().out
+    assert "the table\nreport: c/report/report.html\n0 of 4 points done" in out
+    ended = msgspec.structs.replace(ended, status="failed", reason="strict=true, and there are 2 findings")
+    with pytest.raises(CrosspipeError, match=r"strict=true, and there are 2 findings; log: .*105_0_log"):
+        carry_out(plan, tmp_path / "c", Console(width=200))
+
+
+def test_a_percent_sign_in_a_path_is_no_pattern_of_sbatch(points: Points, slurm: Any, tmp_path: Path) -> None:
+    submit(points(cluster__executor="slurm", run__points_per_job=1), tmp_path / "100%done")
+    texts = {name: job["text"] for name, job in slurm.jobs.items()}
+    assert f"#SBATCH --output={tmp_path}/100%%done/logs/%j_0_log.out\n" in texts["101"]
+    assert f"#SBATCH --output={tmp_path}/100%%done/logs/%A_%a_0_log.out\n" in texts["104"]
 
 
 def test_cancel_is_one_call_for_all(points: Points, slurm: Any, tmp_path: Path) -> None:

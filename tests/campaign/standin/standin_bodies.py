@@ -1,7 +1,8 @@
 """Stage bodies that do nothing but leave a trace: for tests of everything around the real ones.
 
 The folder in CROSSPIPE_STANDIN holds `trace` (a line per artifact made) and what a test orders: `fail-STAGE`,
-`crash-STAGE` (the job dies by SIGKILL), `hold-STAGE` (work waits until the file is gone).
+`crash-STAGE` (the job dies by SIGKILL), `hold-STAGE` (work waits until the file is gone), `keep-STAGE` (a training
+state is kept on the way, as of the iteration that the file names).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from crosspipe.campaign.job import Context, Ended
+from crosspipe.campaign.unfinished import folder_of
 from crosspipe.errors import StageFailed
 from crosspipe.store import Making
 
@@ -22,6 +24,10 @@ def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
     stage = context.task.stage
     for making in makings:
         label = f"{stage} {context.task.names[making.request.reference]}"
+        keep = orders / f"keep-{stage}"
+        if keep.exists():
+            state = folder_of(Path(context.task.campaign), making.request.key) / f"iteration-{keep.read_text()}"
+            state.mkdir(parents=True, exist_ok=True)
         context.say(label)
         with (orders / "trace").open("a") as trace:
             trace.write(f"begin {label}\n")
