@@ -24,10 +24,16 @@ SCRIPT = HERE.parents[1] / "slurm" / "devcluster" / "cluster.sh"
 NODES = ("dc0n0", "dc0n1", "dc1n0", "dc1n1")
 
 
+LONG = ("test_sweep", "test_training", "test_scripts", "test_wan_runs", "test_profile_campaign")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.cluster)
+    """Marks what is here, and puts the long ones first: none begins when the other workers are nearly through."""
+    here = [item for item in items if HERE in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.cluster)
+    others = [item for item in items if item not in here]
+    items[:] = [*others, *sorted(here, key=lambda item: item.path.stem not in LONG)]
 
 
 class Devcluster:
@@ -59,7 +65,7 @@ class Devcluster:
 
     def crosspipe(self, folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The command line, in a folder, as somebody logged in to this cluster calls it."""
-        return self.run("env", f"--chdir={folder}", CROSSPIPE, *arguments, check=check, within_s=600)
+        return self.run("env", f"--chdir={folder}", "COLUMNS=200", CROSSPIPE, *arguments, check=check, within_s=600)
 
     def sbatch(self, *arguments: str) -> str:
         """Submits; returns the job's id."""

@@ -140,8 +140,10 @@ class Standin(Campaign):
         return [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")]
 
     def running(self, stage: str, jobs: int = 1) -> list[JobRecord]:
-        """Waits until so many jobs of a stage hold; returns them."""
-        self.cluster.wait(lambda: sum(line.startswith(stage) for line in self.trace("begin")) >= jobs, f"{stage} jobs")
+        """Waits until so many jobs of a stage hold, both ranks of each where it has ranks; returns them."""
+        word, each = ("rank", 2) if stage == "run" else ("begin", 1)
+        begun = f"{jobs} jobs of {stage}"
+        self.cluster.wait(lambda: sum(line.startswith(stage) for line in self.trace(word)) >= each * jobs, begun)
         return [job for job in read_jobs(self.directory) if job.task.startswith(f"{stage}-")]
 
     def assert_complete(self) -> None:

@@ -1,8 +1,8 @@
 """Stage bodies that leave a trace and otherwise do as they are told: for faults injected into everything around them.
 
-The folder in CROSSPIPE_STANDIN holds `trace`, a line per artifact begun and made, and what a test orders: while a file
-`hold-STAGE` exists the bodies of that stage wait, saying nothing more; `megabytes` is how much each artifact holds. A
-`run` waits in a rank on each node of its job, as the real one does: whoever ends a rank makes the artifact fail.
+The folder in CROSSPIPE_STANDIN holds `trace`, a line per artifact begun and made and per rank, and what a test orders:
+while a file `hold-STAGE` exists the bodies of that stage wait, saying nothing more; `megabytes` is how much each
+artifact holds. A `run` waits in a rank on each node of its job, as the real one does: whoever ends a rank makes the artifact fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def body(makings: Sequence[Making], context: Context) -> Iterator[Ended]:
         _trace(orders, f"begin {label} on {socket.gethostname()} by {os.getpid()}")
         hold = orders / f"hold-{stage}"
         if stage == "run":
-            ranks = ["srun", "--kill-on-bad-exit=0", "sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"]
+            words = f"echo rank {label} >> {orders / 'trace'}; while [ -e {hold} ]; do sleep 0.1; done"
+            ranks = ["srun", "--kill-on-bad-exit=0", "sh", "-c", words]
             code = subprocess.run(ranks, check=False).returncode
             if code:
                 yield making, StageFailed(f"srun ended with {code}")
