@@ -2,7 +2,8 @@
 
 The folder in CROSSPIPE_STANDIN holds `trace`, a line per artifact begun and made and per rank, and what a test orders:
 while a file `hold-STAGE` exists the bodies of that stage wait, saying nothing more; `megabytes` is how much each
-artifact holds. A `run` waits in a rank on each node of its job, as the real one does: whoever ends a rank makes the artifact fail.
+artifact holds. A `run` waits in a rank on each node of its job, as the real one does: whoever ends a rank makes the
+artifact fail.
 """
 
 from __future__ import annotations
