@@ -25,7 +25,8 @@ OURS = ("cross_ud_sub", "cross_ud", "cross_wave")
 COMPARABLE = (
     "Ours is simulated at block times inferred from the paper's delay-free column of table 5, without gradient norm "
     "and optimizer; the paper measured on GH200 nodes, static schedules as shipped (without early receives, which "
-    "costs them most where delays are long). How the paper counts the memory of recomputation (case 2) is not stated. "
+    "costs them most where delays are long). Case 2 is held here to what 1F1B needs *with* recomputation; the paper "
+    "does not say how it counts, and table 5 tells what our best would take with a larger limit. "
     "A schedule that does not fit the memory of a case is not in it."
 )
 
