@@ -19,7 +19,8 @@ SITES = "--constraint=[dc0*2&dc1*2]"
 SMALL = [
     "model=tiny", "pipeline.microbatches=4", "network.delay=[1,0.25]", "schedule=1f1b", "run.iterations=2",
     "run.warmup=1", "run.pace=8",
-    "profile.links.time_budget=2", "profile.links.largest=65536", "profile.blocks.budget_s=2",
+    "profile.links.time_budget=2", "profile.links.largest=65536", "+profile.links.sizes=[1,1024,65536]",
+    "profile.blocks.budget_s=2",
 ]  # fmt: skip
 
 
@@ -52,7 +53,9 @@ def submit(start, tmp_path):
 def test_profile(submit, tmp_path):
     """Links of all twelve ordered pairs of nodes, sites by the nodes' features, and the blocks of four stages."""
     model = str(ROOT / "conf" / "model" / "tiny.yaml")
-    said = submit("profile.sbatch", [], SITES, MODEL=model, BUDGET_S="2", OUT="found", PYTHON=sys.executable)
+    said = submit(
+        "profile.sbatch", [], SITES, MODEL=model, BUDGET_S="2", SIZES="1,1024,65536", OUT="found", PYTHON=sys.executable
+    )
     assert "sites of the ranks: 0,0,1,1\n" in said
     table = load(tmp_path / "found" / "links.json", LinkTable)
     assert len({(link.source, link.target) for link in table.links}) == 12

@@ -18,7 +18,8 @@ SWEEP = [
     "model=tiny", "pipeline.stages=4", "pipeline.sites=2", "pipeline.microbatches=4",
     "schedule=gpipe,1f1b,zbh1,zbh2", "network.delay=[0,0],[0.5,0],[1,0],[1,0.25],[2,0.25],[2,1]",
     "run.iterations=1", "run.warmup=1", "run.pace=2", "run.points_per_job=24", "network.tolerance=100",
-    "profile.links.time_budget=2", "profile.links.largest=65536", "profile.blocks.budget_s=2", "campaign_dir=sweep",
+    "profile.links.time_budget=2", "profile.links.largest=65536", "+profile.links.sizes=[1,1024,65536]",
+    "profile.blocks.budget_s=2", "campaign_dir=sweep",
 ]  # fmt: skip
 # follow from what was timed, which receives are posted early too; keys from where that was
 TIMED = {
