@@ -126,7 +126,7 @@ def show_plan(plan: Plan, tasks: Sequence[Task], console: Console) -> None:
         asks = "; ".join(dict.fromkeys(map(_asks, resources)))
         table.add_row(WORDS[stage], *map(str, counts), f"{hours:.1f}", Text(asks))
     config = plan.points[0].config
-    if tasks and config.cluster.executor == "slurm" and config.until != "profile":
+    if tasks and config.cluster.executor == "slurm":
         last = config.cluster.resources_of(REPORT)
         table.add_row(REPORT, "", "", "", "1", f"{(last.nodes or 1) * last.minutes / 60:.1f}", Text(_asks(last)))
     console.print(table)

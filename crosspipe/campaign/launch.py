@@ -136,7 +136,7 @@ def carry_out(plan: Plan, directory: Path, console: Console, largest: int | None
     failed = {name for node, _ in summary.failures for name in node.points}
     if reported is not None:
         _show_reported(directory, reported, console, config.cluster.patience_s)
-    elif config.until != "profile":
+    else:
         show_report(directory, console, strict=config.strict, one_machine=not on_cluster)
     unheard = [reference for reference in plan.missing if reference not in summary.outcomes]
     lacking = [reference for reference in unheard if plan.store.done(reference) is None]
@@ -168,8 +168,6 @@ def _follow(plan: Plan, directory: Path, console: Console) -> tuple[Summary, Out
     try:
         with listener(console) as heard:
             summary = follow_campaign(plan, directory, heard, say=lambda text: _say(console, text))
-        if config.until == "profile":
-            return summary, None
         with console.status("waiting for the report's job") if console.is_terminal else contextlib.nullcontext():
             return summary, follow_report(directory, plan.store, config.cluster.patience_s)
     except KeyboardInterrupt:

@@ -39,7 +39,6 @@ def test_a_cluster_of_two_sites_is_profiled(cluster, tmp_path):
     assert set(nodes.by_node) == set(NODES)
     (costs,) = (load(file, BlockCosts) for file in store.glob("blocks/*/blocks.json"))
     assert costs.environment["nodes"].startswith("median of 4 nodes")
-    cluster.run("env", f"--chdir={tmp_path}", "crosspipe", "report", "profiled", PATH=path)
     (page,) = (tmp_path / "profiled" / "report").glob("**/report.html")
     text = page.read_text(encoding="utf-8")
     for words in ("site 0 → site 1", "nodes_are_one", "Nodes, artifact blocks/", "Operators of F, D and W", *NODES):

@@ -71,7 +71,7 @@ def submit_campaign(
         missing = [reference for reference in left if reference not in in_flight]
         write_campaign(plan, directory, missing)
         tasks = plan_tasks(plan, directory, bodies=bodies, missing=missing, in_flight=in_flight)
-        if plan.points[0].config.until != "profile" and (tasks or (in_flight and report is None)):
+        if tasks or (in_flight and report is None):
             cancel([] if report is None else [report])  # it would not wait for what is new
             outcomes.forget_report(directory)
             tasks = (*tasks, _report_task(directory, tasks, tuple(dict.fromkeys(in_flight.values()))))

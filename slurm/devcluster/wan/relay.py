@@ -7,6 +7,7 @@ SIGHUP makes it read its settings again. SIGSTOP is a partition, SIGCONT its end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -92,5 +93,7 @@ class Relay:
 
 
 if __name__ == "__main__":
+    with contextlib.suppress(PermissionError):  # a network waits for no core, while ranks of MPI spin on all
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     directory, name, own_fd, other_fd = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     Relay(own_fd, other_fd, directory / "link.json", directory / f"{name}.json", int(name[-1])).forever()

@@ -69,8 +69,6 @@ def _shaped() -> Iterator[None]:
         where = ["--name", NAME, "--directory", f"{folder}/wan"]
         shape = ["--delay-ms", f"{DELAY_MS}", "--rate-mbit", f"{RATE_MBIT}"]
         subprocess.run([sys.executable, str(WAN), "up", *where, *shape], check=True, stdout=subprocess.DEVNULL)
-        for relay in Path(folder).glob("wan/*.pid"):  # a network waits for no core, while ranks of MPI spin on all
-            os.sched_setscheduler(int(relay.read_text()), os.SCHED_FIFO, os.sched_param(1))
         try:
             yield
         finally:

@@ -241,6 +241,7 @@ def test_points_that_nobody_heard_of_are_not_done(
     monkeypatch.setattr(
         "crosspipe.campaign.launch._follow", lambda plan, directory, *given: (Summary(plan, directory, {}), None)
     )
+    monkeypatch.setattr("crosspipe.campaign.launch.show_report", lambda *given, **options: None)
     plan = plan_campaign(points(cluster__executor="slurm", until="profile", wait=True))
     assert carry_out(plan, tmp_path / "c", Console(width=200)) == 1
     assert "0 of 4 points done" in capsys.readouterr().out
@@ -416,7 +417,7 @@ def test_cancel_is_one_call_for_all(points: Points, slurm: Any, tmp_path: Path) 
 
 def test_the_stages_are_submitted_in_the_order_of_the_road(points: Points, slurm: Any, tmp_path: Path) -> None:
     submit(points(cluster__executor="slurm", until="profile"), tmp_path / "c")
-    assert [Path(job["entry"]).stem[:-9] for job in slurm.jobs.values()] == ["000-links", "001-blocks"]
+    assert [Path(job["entry"]).stem[:-9] for job in slurm.jobs.values()] == ["000-links", "001-blocks", "002-report"]
 
 
 def test_a_submitter_lost_with_its_login_node_is_waited_for_no_longer_than_an_sbatch_takes(
@@ -428,7 +429,7 @@ def test_a_submitter_lost_with_its_login_node_is_waited_for_no_longer_than_an_sb
     claims.take(place, msgspec.structs.replace(my_claim(), host="login2"))
     minutes_ago = time.time() - 200
     os.utime(place / "claim.json", (minutes_ago, minutes_ago))
-    assert len(submit(few, tmp_path / "c").new) == 2
+    assert len(submit(few, tmp_path / "c").new) == 3
     assert list(place.glob("claim*.json")) == []
 
 
