@@ -71,7 +71,7 @@ def test_campaign_stopped_before_its_limit_then_again_then_another_run(cluster, 
     cluster.run("scancel", "--batch", "--signal=TERM", job)  # as Slurm does, by --signal in the script
     cluster.wait(cluster.idle, "its end", 30)
     assert "jobs are cancelled, what is done stays" in (tmp_path / "out").read_text()
-    said = submit("campaign.sbatch", SMALL, SITES, SITES="[dc0,dc1]")
+    said = submit("campaign.sbatch", ["-m", *SMALL], SITES, SITES="[dc0,dc1]")
     assert "profile links: 1 wanted, 1 cached" in said
     assert "1 of 1 points done" in said
     (record,) = [load(path, RunRecord) for path in (tmp_path / "crosspipe-store" / "run").glob("*/run.json")]
