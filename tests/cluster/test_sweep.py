@@ -21,7 +21,7 @@ SWEEP = [
     "profile.links.time_budget=2", "profile.links.largest=65536", "+profile.links.sizes=[1,1024,65536]",
     "profile.blocks.budget_s=2", "campaign_dir=sweep",
 ]  # fmt: skip
-# follow from what was timed: when receives are posted, where zbh2 puts W and so what it holds; keys: from where that was
+# follow from what was timed: when receives are posted, where zbh2 puts W and so what it holds; keys: from where that is
 TIMED = {
     "best_static", "differs_from_best_static", "proven_by", "predicted_bubble_ratio", "planned_receive_mib",
     "predicted_peak_activation_mib", "measured_peak_activation_mib", "peak_activation_mib",
