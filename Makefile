@@ -32,7 +32,7 @@ test: install  ## the test suite without Slurm: parallel tests first, then the s
 
 test-cluster: install  ## the tests that need a real Slurm: starts four-node clusters on this machine (root, Debian 12)
 	slurm/devcluster/cluster.sh install
-	$(PYTEST) -n 4 -m cluster tests/cluster
+	$(PYTEST) -n 4 --maxschedchunk 1 -m cluster tests/cluster
 
 check: install  ## lint, format, types and the import contract
 	$(BIN)/ruff check .
