@@ -6,7 +6,9 @@ key. Sections that belong to a part of the package (`model`, `run`, ...) are han
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -225,7 +227,7 @@ def typed(config: dict[str, Any], cls: type[T] = PointConfig) -> T:  # type: ign
     try:
         return msgspec.convert(config, cls)
     except msgspec.ValidationError as error:
-        raise _usage_error(str(error), config) from None
+        raise _usage_error(error, config, cls) from None
     except UsageError:
         raise
     except FieldError as error:  # of a part's own struct: the user typed it
@@ -267,24 +269,49 @@ def check_possible(config: PointConfig) -> None:
         raise UsageError("run.data", data, "no such file or folder", "give text to train on, or null")
 
 
-def _usage_error(message: str, config: dict[str, Any]) -> UsageError:
-    what, _, where = message.partition(" - at `")
-    value: Any = config
-    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", where):
-        try:
-            value = value[name] if name else value[int(index)]
-        except (KeyError, IndexError, TypeError, ValueError):
-            break
-    field = where.rstrip("`").removeprefix("$").removeprefix(".") or "configuration"
+def _usage_error(error: msgspec.ValidationError, config: dict[str, Any], cls: type[Any]) -> UsageError:
+    if isinstance(error.__cause__, UsageError):  # of a section's own: it names key and value
+        return error.__cause__
+    what, _, where = str(error).partition(" - at `")
+    path = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", where)
     named = re.search(r"(unknown|missing required) field `(.*)`", what)
+    value = _at(config, path, named[2] if named and named[1] == "unknown" else None)
+    field = where.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", ".*") or "configuration"
     if named:
         field = named[2] if field == "configuration" else f"{field}.{named[2]}"
-        if named[1] == "unknown":
-            return UsageError(field, value.get(named[2]), "no such key", "remove it or correct its spelling")
-        return UsageError(field, None, "is missing", "set this key")
+        if named[1] == "missing required":
+            return UsageError(field, None, "is missing", "set this key")
+        known = _keys(cls, path)
+        close = difflib.get_close_matches(named[2], known, n=1)
+        remedy = f"did you mean {close[0]}?" if close else f"remove it, or use one of {', '.join(known)}"
+        return UsageError(field, value, "no such key", remedy)
     if "Invalid enum value" in what:
         return UsageError(field, value, "no such choice", f"use one of {', '.join(_choices(field))}")
     return UsageError(field, value, what[0].lower() + what[1:], "correct the value")
+
+
+def _at(value: Any, path: Sequence[tuple[str, str]], key: str | None) -> Any:
+    """What stands at a path of msgspec's, and there under `key`; `[...]` leads to each of several."""
+    if not path:
+        return value.get(key) if key is not None and isinstance(value, dict) else value
+    name, index = path[0]
+    try:
+        if index == "...":
+            found = [_at(child, path[1:], key) for child in value.values()]
+            return next((one for one in found if one is not None), None) if key is not None else found
+        return _at(value[name] if name else value[int(index)], path[1:], key)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _keys(cls: type[Any], path: Sequence[tuple[str, str]]) -> list[str]:
+    """The keys of the section at a path of msgspec's."""
+    kind: Any = msgspec.inspect.type_info(cls)
+    for name, _ in path:
+        if isinstance(kind, msgspec.inspect.UnionType):
+            kind = next(one for one in kind.types if isinstance(one, msgspec.inspect.StructType))
+        kind = next(f.type for f in kind.fields if f.encode_name == name) if name else kind.value_type
+    return [f.encode_name for f in kind.fields] if isinstance(kind, msgspec.inspect.StructType) else []
 
 
 def _choices(field: str) -> list[str]:

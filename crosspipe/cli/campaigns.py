@@ -83,7 +83,7 @@ def status(options: Namespace) -> int:
             soft_wrap=True,
         )
         if outcome.status == "failed" and trouble.log is not None:
-            said = "" if outcome.reason in trouble.last_lines else f": {trouble.last_lines}"
+            said = "" if not trouble.last_lines or outcome.reason in trouble.last_lines else f": {trouble.last_lines}"
             out.print(f"    log {trouble.log}{said}", markup=False, highlight=False, soft_wrap=True)
     if found.unheard:
         out.print(Text(f"what its jobs do is not known: {found.unheard}", style="yellow"), soft_wrap=True)
@@ -92,7 +92,12 @@ def status(options: Namespace) -> int:
     if found.scheduled:
         _offer_to_exclude(options, out)
     if found.finished and not found.complete:
-        out.print(f"nobody works on it now; to go on: crosspipe retry {options.directory}", markup=False)
+        out.print(
+            f"nobody works on it now; to go on with the same settings: crosspipe retry {options.directory}, "
+            f"with others: crosspipe run ... campaign_dir={options.directory}",
+            markup=False,
+            soft_wrap=True,
+        )
     return 1 if found.troubles else 0
 
 

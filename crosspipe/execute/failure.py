@@ -97,8 +97,12 @@ def first_sentence(error: Exception) -> str:
     return words.splitlines()[0].split(". ")[0]
 
 
-def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int, int]) -> Culprit:
+def find_culprit(
+    directory: Path, codes: Sequence[int | None], pids: Mapping[int, int], *, all_ended: bool = False
+) -> Culprit:
     """Who is to blame, from the exit code of each rank (None: still running, or unknown) and what they left behind.
+
+    `all_ended` says that none runs, though their codes are unknown.
 
     In this order: a rank killed by a signal; one whose own work failed; one that ended without a word; one that is
     still there and silent (stopped first, then busy rather than waiting); one that aborted; else the first witness.
@@ -128,7 +132,7 @@ def find_culprit(directory: Path, codes: Sequence[int | None], pids: Mapping[int
         if stopped:
             return culprit(stopped[0], "is stopped")
         rank = min(silent, key=lambda r: _patience(positions[r]))
-        return culprit(rank, "hangs")
+        return culprit(rank, "ended without a word" if all_ended else "hangs")
     for rank in ranks:
         if codes[rank] == -signal.SIGABRT and rank not in reports:
             return culprit(rank, "was killed by SIGABRT")
@@ -156,11 +160,14 @@ def _is_stopped(pid: int) -> bool:
     return re.sub(r".*\) ", "", status)[:1] in ("T", "t")
 
 
-def tail(log: Path, lines: int) -> str:
-    """The last lines of a log, without empty and repeated ones, joined by ` | ` so that an error stays one line."""
+def tail(log: Path, lines: int, since: int = 0) -> str:
+    """The last lines of a log, without empty and repeated ones, joined by ` | ` so that an error stays one line.
+
+    `since` is the byte at which what matters begins: logs are appended to.
+    """
     if not log.exists():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 8192))
+        file.seek(max(since, log.stat().st_size - 8192))
         text = file.read().decode(errors="replace")
     return " | ".join(list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))[-lines:])

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from crosspipe.errors import CrosspipeError, FieldError, StageFailed
-from crosspipe.execute.failure import find_culprit, forget, log_file, position_file, tail
+from crosspipe.execute.failure import find_culprit, forget, log_file, position_file, report_file, tail
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import TRACES, forget_traces, keep_partial
 from crosspipe.execute.plan import Plan
@@ -135,6 +135,7 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch | 
     points, done = session.points, 0
     silence = _Silence(session)
     heard = (SETTING_UP, SETTING_UP)
+    logged = [_size(log_file(directory, rank)) for rank in range(session.ranks)]
     ranks = (launch or launch_local)(session)
     patience_s, term_s = (0.0, 0.0) if launch is None else (_ELSEWHERE_S, _TERM_S)
     ended_s: float | None = None
@@ -160,7 +161,7 @@ def _attempt(session: Session, on_progress: OnProgress | None, launch: Launch | 
                 yield from (Outcome(point, None, failure) for point in points[done:])
                 return
             if any(codes) or silence.too_long():
-                yield from _failed(session, ranks, done)
+                yield from _failed(session, ranks, done, logged)
                 return
             time.sleep(_POLL_S)
     except BaseException as stopped:  # not a failure of the ranks: whoever watches was told to end
@@ -199,8 +200,21 @@ def _finished(points: Sequence[Point]) -> Iterator[Point]:
     return takewhile(lambda point: Path(point.out, RECORD_FILE).exists(), points)
 
 
-def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: int) -> Iterator[Outcome]:
+def _began(directory: Path, ranks: int) -> bool:
+    """Whether any rank has said a word in this start."""
+    return any(position_file(directory, r).exists() or report_file(directory, r).exists() for r in range(ranks))
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _failed(
+    session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: int, logged: Sequence[int]
+) -> Iterator[Outcome]:
     """How the points from number `done` on ended, as far as they did, after some rank failed.
+
+    `logged[rank]` is how long its log was before this start.
 
     The failure belongs to the point the culprit was at; to all, if the ranks did not even get to the first.
     """
@@ -213,7 +227,12 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
     if len(ranks) == session.ranks:
         codes = [rank.poll() for rank in ranks]
         pids = {rank: process.pid for rank, process in enumerate(ranks)}
-    culprit = find_culprit(directory, codes, pids)
+    all_ended = all(rank.poll() is not None for rank in ranks)
+    if all_ended and len(ranks) < session.ranks and not _began(directory, session.ranks):
+        failure = StageFailed(f"the ranks did not start: what starts them ended with code {ranks[0].returncode}")
+        yield from (Outcome(point, None, failure) for point in points[done:])
+        return
+    culprit = find_culprit(directory, codes, pids, all_ended=all_ended)
     log = log_file(directory, culprit.rank)
     for point in _finished(points[done:]):
         yield Outcome(point, load(Path(point.out, RECORD_FILE), RunRecord), None)
@@ -221,7 +240,9 @@ def _failed(session: Session, ranks: Sequence[subprocess.Popen[bytes]], done: in
     at = SETTING_UP if culprit.position is None else culprit.position.point
     kept = keep_partial(session, at, points[at], str(culprit)) if at in range(done, len(points)) else None
     partly = f"; what was finished is in {kept}" if kept is not None else ""
-    failure = StageFailed(f"{culprit}{partly}; end of {log}: {tail(log, _LAST_LINES) or '(empty)'}")
+    failure = StageFailed(
+        f"{culprit}{partly}; end of {log}: {tail(log, _LAST_LINES, logged[culprit.rank]) or '(empty)'}"
+    )
     failed = points[done:] if at == SETTING_UP else points[done : at + 1]
     yield from (Outcome(point, None, failure) for point in failed)
 

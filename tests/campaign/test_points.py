@@ -55,12 +55,20 @@ def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], chan
         ({"pipeline__stages": "four"}, "pipeline.stages = 'four': expected `int`, got `str`"),
         ({"cluster__executor": "pbs"}, "'pbs': no such choice; use one of allocation, debug, local, slurm"),
         ({"run__pace": 0.0}, "run.pace = 0.0: is not a finite number > 0; use more than 0, or null"),
-        ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; remove it or correct its spelling"),
+        ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; did you mean workers?"),
         ({"until": "reprot"}, "until = 'reprot': no such choice; use one of profile, run, solve"),
         ({"solver__time_limit_s": -1}, "solver.time_limit_s = -1: expected `float` > 0"),
         ({"solver__workers": 0}, "solver.workers = 0: expected `int` >= 1"),
         ({"run__seed": -1}, "run.seed = -1: is below 0; use 0 or more"),
         ({"run__transport": "pigeon"}, "run.transport = 'pigeon': no such transport in this version; use gloo"),
+        (
+            {"cluster__resources__solve__partitoin": "dc0"},
+            "cluster.resources.*.partitoin = 'dc0': no such key; did you mean partition?",
+        ),
+        (
+            {"cluster__resources__run__zzz": 1},
+            "cluster.resources.*.zzz = 1: no such key; remove it, or use one of minutes,",
+        ),
         ({"store": " "}, "store = ' ': is empty; give the campaign's store"),
     ],
 )

@@ -67,6 +67,9 @@ def test_who_is_to_blame(tmp_path, codes, reports, blamed, what):
         report(tmp_path, rank, witness=witness, stamp=10 - rank)
     culprit = find_culprit(tmp_path, codes, {})
     assert (culprit.rank, culprit.what) == (blamed, what)
+    assert find_culprit(tmp_path, codes, {}, all_ended=True).what == (
+        "ended without a word" if what == "hangs" else what
+    )
     assert culprit.position.words == ("compute F1" if blamed == 1 else "wait for message F1 from rank 1")
 
 

@@ -17,7 +17,7 @@ from orders import schedule_of
 from sessions import of_our_ranks, session_of, two_stages, wait_until
 
 from crosspipe.cli import main
-from crosspipe.execute.failure import position_file
+from crosspipe.execute.failure import position_file, tail
 from crosspipe.execute.position import read_position
 from crosspipe.execute.session import launch_local, run_points, run_session
 from crosspipe.problem import Problem
@@ -267,6 +267,19 @@ def test_a_record_from_another_host_may_take_a_while_to_be_seen_and_old_wires_ar
     monkeypatch.setattr("crosspipe.execute.session._ELSEWHERE_S", 0.2)
     (outcome,) = run_session(session, launch=Launcher("pass"))
     assert "all ranks ended, but there is no run.json" in str(outcome.failure)
+
+
+def test_ranks_that_were_never_started_do_not_hang_and_an_earlier_start_is_not_quoted(tmp_path):
+    problem = two_stages()
+    session = session_of(tmp_path, {"a": solve(problem, "1f1b")}, problem)
+    (outcome,) = run_session(session, launch=Launcher("import sys; sys.exit(3)"))
+    assert str(outcome.failure) == "the ranks did not start: what starts them ended with code 3"
+    log = tmp_path / "rank0.log"
+    log.write_text("of an earlier start\n")
+    size = log.stat().st_size
+    assert tail(log, 3, size) == ""
+    log.write_text("of an earlier start\nof this one\n")
+    assert tail(log, 3, size) == "of this one"
 
 
 @pytest.mark.parametrize(("deaf", "code"), [(False, 7), (True, -signal.SIGKILL)])

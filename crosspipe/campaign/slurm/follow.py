@@ -96,6 +96,11 @@ def follow_report(directory: Path, store: Store, patience_s: float, queue: Queue
 def how_held(standing: Standing) -> str:
     """A job that only a person lets go, and how."""
     why = f"({standing.state.reason or standing.state.state})"
+    if standing.state.refused:
+        return (
+            f"job {standing.job} asks for what nobody gets here {why}: it will not start; cancel the campaign, then "
+            "run it again with campaign_dir=... and what fits (see `sinfo -o '%P %l %c %m %D'`)"
+        )
     return f"job {standing.job} is held {why}: scontrol release {standing.job} lets it go, scancel gives it up"
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from crosspipe.campaign.slurm.states import ENDED, NEVER, JobId, Phase, held, job_ids, known, phase, state
+from crosspipe.campaign.slurm.states import ENDED, NEVER, JobId, Phase, held, job_ids, known, phase, refused, state
 from crosspipe.errors import CrosspipeError
 
 SKEW_S = 120.0  # by how much the clocks of two machines may differ
@@ -53,8 +53,15 @@ class JobState(NamedTuple):
         """Whether it waits for a person to let it go."""
         return self.queued and held(self.state, self.reason)
 
+    @property
+    def refused(self) -> bool:
+        """Whether it asks for what nobody gets here."""
+        return self.queued and refused(self.state, self.reason)
+
     def how(self) -> str:
         """How an ended job ended, in words."""
+        if self == GONE:
+            return "is no longer in the queue, and Slurm does not know how it ended"
         word = ENDED.get(self.state, "is no longer in the queue")
         code = f", exit code {self.exit_code}" if self.exit_code not in ("", "0:0") else ""
         where = f" on {self.nodes}" if self.nodes else ""

@@ -11,6 +11,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from crosspipe.campaign.cluster import Resources
 from crosspipe.campaign.processes import die_with
-from crosspipe.campaign.slurm.queue import call
+from crosspipe.campaign.slurm.queue import SlurmError, call
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import FieldError, StageFailed
 from crosspipe.execute.spec import Session
@@ -58,6 +59,19 @@ def allocated() -> tuple[Node, ...]:
         name, features, address = line.split("|")
         known[name] = Node(name, frozenset(features.split(",")), address)
     return tuple(known.get(name, Node(name, address=name)) for name in names)
+
+
+def await_controller(within_s: float = 600.0, pause_s: float = 5.0) -> None:
+    """Returns when Slurm's controller answers: without it srun starts nothing. Raises SlurmError after `within_s`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            call(["scontrol", "ping"])
+            return
+        except SlurmError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(pause_s)
 
 
 def place(site_of_rank: Sequence[int], nodes: Sequence[Node], sites: Sequence[str], per_node: int) -> tuple[Node, ...]:
@@ -138,6 +152,7 @@ class Ranks(NamedTuple):
 
     def launch(self, session: Session) -> list[subprocess.Popen[bytes]]:
         """Starts a run session's ranks, in one srun that stands for all; see `crosspipe.execute.session`."""
+        await_controller()
         directory = Path(session.directory)
         first = self.nodes[0]
         port = 20000 + secrets.randbelow(12000)  # another one at each start: an earlier one may linger
@@ -160,6 +175,7 @@ class Ranks(NamedTuple):
 def ranks_of(task: Task, hostfile: Path) -> Ranks:
     """The ranks of `task` in the allocation this runs in; `hostfile` is where srun will read their hosts."""
     resources = task.resources
+    await_controller()
     nodes = place(task.site_of_rank, allocated(), task.cluster.sites, resources.tasks_per_node)
     return Ranks(nodes, resources, hostfile)
 

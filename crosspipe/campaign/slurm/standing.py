@@ -68,7 +68,7 @@ def standings(
 
 
 def stuck(tasks: Sequence[Standing]) -> list[Standing]:
-    """The held jobs, where nothing happens before a person lets them go: the others wait for them, or are over."""
-    held = [standing for standing in tasks if standing.state.held]
-    rest = (standing for standing in tasks if not standing.state.held)
+    """The jobs that start only if a person acts, where nothing else happens: the others wait for them, or are over."""
+    held = [standing for standing in tasks if standing.state.held or standing.state.refused]
+    rest = (standing for standing in tasks if standing not in held)
     return held if all(standing.failure or standing.state.reason == "Dependency" for standing in rest) else []

@@ -44,7 +44,11 @@ ENDED = {
 }
 NEVER = "DependencyNeverSatisfied"  # the reason of a job that waits in vain
 _HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_HELD_REASON = re.compile(r"held|hold|BadConstraints", re.IGNORECASE)  # JobHeldAdmin, JobHoldMaxRequeue
+_HELD_REASON = re.compile(r"held|hold", re.IGNORECASE)  # JobHeldAdmin, JobHoldMaxRequeue, "requeued held"
+# what it asks for is more than anyone gets; limits on all of one's jobs together pass by themselves
+_REFUSED_REASON = re.compile(
+    r"BadConstraints|Partition(TimeLimit|NodeLimit|Config)|Invalid(Account|QOS)|PerJob(Limit)?$|QOS(Time|UsageThreshold)Limit"
+)
 
 _SHORT = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
@@ -100,6 +104,11 @@ def phase(name: str) -> Phase:
 def held(name: str, reason: str) -> bool:
     """Whether a job in this state, waiting for this reason, starts only when a person lets it."""
     return name in _HELD or bool(phase(name) == "waiting" and _HELD_REASON.search(reason))
+
+
+def refused(name: str, reason: str) -> bool:
+    """Whether a job in this state, waiting for this reason, asks for what nobody gets here, and so never starts."""
+    return phase(name) == "waiting" and bool(_REFUSED_REASON.search(reason))
 
 
 def job_ids(text: str) -> tuple[JobId, ...]:

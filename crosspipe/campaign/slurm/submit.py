@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from crosspipe.errors import UsageError
 from crosspipe.store import Claim, claims, load, my_claim, save
 from crosspipe.store.claims import holder_lives
 
+_UNANSWERED = re.compile(r"timed out|unable to contact|response", re.IGNORECASE)  # of sbatch
 _SETTLE_S = 5.0  # until what a killed submitter has handed to sbatch is in the queue
 _SBATCH_S = 120.0  # no sbatch takes longer
 Say = Callable[[str], None]
@@ -85,6 +87,8 @@ def submit_campaign(
             after += [living[name] for task in array.tasks for name in task.after if name in living]
             say(f"submitting {array.stage}: {_count(len(array.tasks), 'job')}")
             at_work()
+            if array.tasks[0].resources.at_once:  # no more at once than that, those of earlier calls among them
+                after += [job for name, job in living.items() if name.startswith(f"{array.stage}-")]
             new.append(_submit(directory, array, list(dict.fromkeys(after))))
         return Submitted(tuple(new), in_flight)
 
@@ -132,7 +136,16 @@ def _submit(directory: Path, array: Array, after: Sequence[str]) -> Submission:
     call looks for one by its name."""
     entry = journal.intend(directory, array.stage, [task.id for task in array.tasks], after)
     logs, path = directory.resolve() / "logs", journal.path_of(directory.resolve(), entry)
-    job = _sbatch(array, entry, logs, path)
+    try:
+        job = _sbatch(array, entry, logs, path)
+    except SlurmError as error:
+        unanswered = _UNANSWERED.search(str(error)) is not None  # then there may be a job all the same
+        for reference in [] if unanswered else [made for task in array.tasks for made in task.references]:
+            outcomes.write_outcome(directory, reference, "failed", reason=str(error))
+        before = "; what was submitted before goes on" if entry.after else ""
+        raise SlurmError(
+            f"{error}; change cluster.resources.{array.stage} and run it again with campaign_dir={directory}{before}"
+        ) from None
     return journal.write(directory, msgspec.structs.replace(entry, job=job))
 
 
@@ -150,7 +163,7 @@ def _sbatch(array: Array, entry: Submission, logs: Path, path: Path) -> str:
         with _outside_of_jobs():
             return str(executor._submit_command(command(path)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
-        said = " ".join(str(error).split())
+        said = "; ".join(dict.fromkeys(re.findall(r"sbatch: error: (.+)", str(error)))) or " ".join(str(error).split())
         raise SlurmError(f"sbatch refused {array.stage} ({_count(len(array.tasks), 'job')}): {said}") from None
     except RuntimeError as error:
         raise SlurmError(str(error)) from None

@@ -119,6 +119,9 @@ def scontrol():
             "scontrol: error: fetch_config: DNS SRV lookup failed\n"
             "scontrol: fatal: Could not establish a configuration source"
         )
+    if "ping" in sys.argv and (HERE / "away").exists():
+        (HERE / "away").unlink()  # it comes back
+        sys.exit("Slurmctld(primary) at n1 is DOWN")
     if "requeue" in sys.argv and (HERE / "no-requeue").exists():
         sys.exit("scontrol: error: Requested operation is presently disabled for job 101")
     print(f"ClusterName             = standin\nMaxArraySize            = {os.environ.get('STANDIN_LARGEST', 1001)}")

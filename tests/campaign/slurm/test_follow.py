@@ -139,7 +139,9 @@ def test_accounting_has_a_minute_to_say_how_a_job_ended(
     clock = Clock({0.5: all_jobs(slurm, "GONE")})
     monkeypatch.setattr(follow, "time", clock)
     summary = follow_campaign(submitted, tmp_path / "c", Ears())
-    assert {outcome.reason for _, outcome in summary.failures} >= {"its job 101 is no longer in the queue (UNKNOWN)"}
+    assert {outcome.reason for _, outcome in summary.failures} >= {
+        "its job 101 is no longer in the queue, and Slurm does not know how it ended"
+    }
     assert within_s[0] <= clock.now_s - 1000.0 <= within_s[1]
 
 
@@ -156,6 +158,20 @@ def test_jobs_that_only_a_person_lets_go_are_not_followed_for_ever(
     assert [node.request.stage for node, _ in summary.failures] == ["blocks"]
     assert said == ["job 101 is held (JobHeldAdmin): scontrol release 101 lets it go, scancel gives it up"]
     assert follow_report(tmp_path / "c", submitted.store, 5.0) is None  # nor is the report, which waits for them
+
+
+def test_a_job_that_asks_for_more_than_anyone_gets_is_not_followed_for_ever(
+    submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.say(
+        j101=["PENDING", "PartitionTimeLimit"], **{f"j{job}": ["PENDING", "Dependency"] for job in range(102, 106)}
+    )
+    monkeypatch.setattr(follow, "time", Clock({}))
+    said: list[str] = []
+    summary = follow_campaign(submitted, tmp_path / "c", Ears(), say=said.append)
+    assert summary.outcomes == {}
+    (words,) = said
+    assert words.startswith("job 101 asks for what nobody gets here (PartitionTimeLimit): it will not start; cancel")
 
 
 def test_the_report_is_waited_for(submitted: Plan, slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crosspipe.campaign import stages
 from crosspipe.campaign.cluster import ClusterConfig, Resources
 from crosspipe.campaign.job import Context
-from crosspipe.campaign.slurm.ranks import Node, Ranks, first_error, host_list, place, srun_command
+from crosspipe.campaign.slurm.queue import SlurmError
+from crosspipe.campaign.slurm.ranks import (
+    Node,
+    Ranks,
+    await_controller,
+    first_error,
+    host_list,
+    place,
+    srun_command,
+)
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import FieldError, StageFailed
 from crosspipe.store import Store
@@ -109,3 +119,12 @@ def test_what_srun_says_first_is_the_cause(tmp_path: Path) -> None:
         "srun: Job step created\nsrun: error: dc1n0: task 2: Killed\nsrun: error: dc0n0: task 0: Exited with code 1\n"
     )
     assert first_error(tmp_path) == "dc1n0: task 2: Killed"
+
+
+def test_a_controller_that_is_away_is_waited_for(slurm: Any) -> None:
+    slurm.order("away")
+    await_controller(pause_s=0.01)
+    assert slurm.calls["scontrol"] == 2
+    slurm.order("away")
+    with pytest.raises(SlurmError, match="is DOWN"):
+        await_controller(within_s=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crosspipe.campaign.slurm.queue import JobState
-from crosspipe.campaign.slurm.states import ENDED, RUNNING, WAITING, JobId, held, job_ids, known, phase, state
+from crosspipe.campaign.slurm.states import ENDED, RUNNING, WAITING, JobId, held, job_ids, known, phase, refused, state
 from crosspipe.errors import FieldError
 
 
@@ -60,7 +60,7 @@ def test_no_state_is_of_two_phases_and_an_unknown_one_is_waited_for() -> None:
         ("PENDING", "JobHeldUser", True),
         ("PENDING", "launch failed requeued held", True),
         ("PENDING", "JobHoldMaxRequeue", True),
-        ("PENDING", "BadConstraints", True),
+        ("PENDING", "BadConstraints", False),
         ("REQUEUE_HOLD", "", True),
         ("SPECIAL_EXIT", "", True),
         ("PENDING", "Priority", False),
@@ -71,6 +71,25 @@ def test_no_state_is_of_two_phases_and_an_unknown_one_is_waited_for() -> None:
 )
 def test_what_only_a_person_lets_go(name: str, reason: str, then: bool) -> None:
     assert held(name, reason) is then
+
+
+@pytest.mark.parametrize(
+    ("reason", "then"),
+    [
+        *((reason, True) for reason in (
+            "BadConstraints", "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "InvalidQOS",
+            "InvalidAccount", "QOSTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit",
+            "AssocMaxCpuPerJobLimit",
+        )),
+        *((reason, False) for reason in (
+            "Priority", "Resources", "Dependency", "AssocGrpCpuLimit", "QOSMaxJobsPerUserLimit", "PartitionDown",
+            "ReqNodeNotAvail, May be reserved for other job", "JobHeldUser", "JobArrayTaskLimit",
+        )),
+    ],
+)  # fmt: skip
+def test_what_asks_for_more_than_anyone_gets(reason: str, then: bool) -> None:
+    assert refused("PENDING", reason) is then
+    assert not refused("RUNNING", reason)
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,13 @@ def test_a_refusal_is_said_and_the_next_call_goes_on(
 ) -> None:
     few = points(cluster__executor="slurm")
     slurm.order("refuse")
-    with pytest.raises(SlurmError, match=r"sbatch refused links \(1 job\): .*AssocMaxSubmitJobLimit"):
+    with pytest.raises(SlurmError, match=r"sbatch refused links \(1 job\): .*AssocMaxSubmitJobLimit") as caught:
         submit(few, tmp_path / "c")
+    assert str(caught.value).count("AssocMaxSubmitJobLimit") == 1
+    assert f"; change cluster.resources.links and run it again with campaign_dir={tmp_path / 'c'}" in str(caught.value)
+    status = campaign_status(tmp_path / "c")
+    assert status.stages[0].failed == 1
+    assert "sbatch refused links (1 job): " in status.troubles[0].outcome.reason
     monkeypatch.setattr(submit_module, "_SETTLE_S", 0.1)
     (slurm.folder / "refuse").unlink()
     assert len(submit(few, tmp_path / "c").new) == 5
@@ -289,6 +294,7 @@ def test_status_tells_the_queue_and_how_jobs_ended(points: Points, slurm: Any, t
     store = Store(plan.store.root)
     store.claim(links.request, claim)
     slurm.say(j101=["RUNNING"], j102=["OUT_OF_MEMORY", "0:125"], j104=["PENDING", "Dependency"])
+    (tmp_path / "c" / "logs" / "102_0_log.out").touch()
     status = campaign_status(tmp_path / "c")
     assert [(s.stage, s.done, s.running, s.waiting, s.failed) for s in status.stages] == [
         ("links", 0, 1, 0, 0), ("blocks", 0, 0, 0, 1), ("solve", 0, 0, 4, 0), ("run", 0, 0, 4, 0),
@@ -331,7 +337,7 @@ def test_another_job_of_the_same_number_from_last_year_is_not_ours(points: Point
         job["at"] = "2025-01-31T12:00:00"
     (slurm.folder / "jobs.json").write_text(json.dumps(jobs))
     slurm.say(j101=["COMPLETED"])
-    assert "is no longer in the queue (UNKNOWN)" in campaign_status(tmp_path / "c").troubles[0].outcome.reason
+    assert "and Slurm does not know how it ended" in campaign_status(tmp_path / "c").troubles[0].outcome.reason
 
 
 def test_what_needs_a_job_that_can_never_start_is_blocked(points: Points, slurm: Any, tmp_path: Path) -> None:
@@ -344,6 +350,22 @@ def test_what_needs_a_job_that_can_never_start_is_blocked(points: Points, slurm:
     ]  # fmt: skip
     why = "its input links cannot come: its job 101 waits for what will never be (DependencyNeverSatisfied)"
     assert {trouble.outcome.reason for trouble in status.troubles[1:]} == {why}
+
+
+def test_no_more_at_once_than_asked_for_those_of_an_earlier_call_among_them(
+    points: Points, change: Callable[..., Any], config: dict[str, Any], slurm: Any, tmp_path: Path
+) -> None:
+    base = change(config, cluster__executor="slurm", run__points_per_job=1)
+    base["cluster"]["resources"]["run"]["at_once"] = 1
+    configs = [change(base, schedule__name=name) for name in ("1f1b", "zbh1")]
+    plan = plan_campaign(make_points(configs, [["schedule=1f1b"], ["schedule=zbh1"]]))
+    submit_campaign(plan, tmp_path / "c", lambda text: None)
+    first = len(slurm.jobs)
+    slurm.say(**{f"j{name}_0": ["FAILED"] for name, job in slurm.jobs.items() if "run" in Path(job["entry"]).stem})
+    submit_campaign(plan, tmp_path / "c", lambda text: None)
+    later = [job for job in list(slurm.jobs.values())[first:] if "run" in Path(job["entry"]).stem]
+    assert len(later) == 1
+    assert "afterany" in later[0]["text"]
 
 
 def test_held_jobs_are_said_and_are_no_work(points: Points, slurm: Any, tmp_path: Path) -> None:
