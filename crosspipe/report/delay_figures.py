@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Rows = Sequence[dict[str, Any]]
 MOST_SIDE_BY_SIDE = 8
 MOST_PANELS = 6
-LOG_FROM = 20  # times the smallest: values that spread so far stand on a logarithmic axis
+LOG_FROM = 10  # times the smallest: values that spread so far stand on a logarithmic axis
 
 
 class Sweep(NamedTuple):
@@ -86,6 +86,10 @@ def delay_figure(rows: Rows, looks: dict[str, Style]) -> Figure | None:
     panels: dict[float | None, Rows] = {None: rows}
     if sweep is not None and sweep.panels is not None:
         panels = {value: [r for r in rows if r[sweep.panels] == value] for value in _shown(rows, sweep.panels, said)}
+    elif len(delays) > 1 and all(r.get("latency_ms") == r.get("serialisation_ms") == 0 for r in rows):
+        said.append(f"one site: the same at {len(delays)} delays")
+        panels = {None: [r for r in rows if r["delay"] == delays[0]]}
+        delays = delays[:1]
     elif sweep is None and len(delays) > MOST_SIDE_BY_SIDE:
         delays = _evenly(delays, MOST_SIDE_BY_SIDE)
         said.append(f"{len(delays)} of {len({r['delay'] for r in rows})} delays")
@@ -99,18 +103,21 @@ def delay_figure(rows: Rows, looks: dict[str, Style]) -> Figure | None:
             if sweep is None:
                 _side_by_side(axes, own, delays, looks, kind)
             else:
-                _along(axes, own, sweep, looks, kind)
+                _along(axes, own, sweep, looks, kind, marked=not _measured_any(rows))
             if sweep is not None and value is not None:
                 axes.set_title(sweep.words.format(value))
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
+        for axes in grid[max(0, len(panels) - 2) : len(panels)]:  # the lowest of its column
+            axes.tick_params(labelbottom=True)
+            if sweep is not None:
+                axes.set_xlabel(sweep.label)
         label = "iteration time (ms)" if kind == "iteration" else "makespan (ms)"
         if len(panels) == 1:
             grid[0].set_ylabel(label)
             grid[0].set_title("; ".join(said))
         else:
             figure.supylabel(label, fontsize=8)
-            figure.supxlabel(sweep.label if sweep is not None else "", fontsize=8)
             figure.suptitle("; ".join(said), fontsize=8, x=0.02, ha="left")
         name_schedules(grid[0], rows, looks, "-" if sweep is None else None)
     return figure
@@ -123,7 +130,7 @@ def _sweep(rows: Rows) -> Sweep | None:
         labels, words = ("T_lat/T_F", "T_bw/T_F"), ("T_lat/T_F = {:g}", "T_bw/T_F = {:g}")
     else:
         names = ("latency_ms", "serialisation_ms")
-        labels, words = ("latency (ms)", "message on the wire (ms)"), ("latency {:.4g} ms", "{:.4g} ms on the wire")
+        labels, words = ("latency (ms)", "on the wire (ms)"), ("latency {:.4g} ms", "{:.4g} ms on the wire")
     if any(r.get(name) is None for r in rows for name in names):
         return None
     latencies, bandwidths = ({r[name] for r in rows} for name in names)
@@ -152,19 +159,20 @@ def _evenly(values: list[Any], most: int) -> list[Any]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def _along(axes: Axes, rows: Rows, sweep: Sweep, looks: dict[str, Style], kind: str) -> None:
+def _along(axes: Axes, rows: Rows, sweep: Sweep, looks: dict[str, Style], kind: str, *, marked: bool) -> None:
+    """Lines over the sweep's column; `marked` puts a mark on each point, where none is there for the measured ones."""
     for name, own in by_schedule(rows).items():
         own = sorted(own, key=lambda r: r[sweep.column])
         look, xs = looks[name], [r[sweep.column] for r in own]
-        axes.plot(xs, [r[f"predicted_{kind}_ms"] for r in own], linestyle=look.dashes, color=look.colour)
+        times, mark = [r[f"predicted_{kind}_ms"] for r in own], look.marker if marked else ""
+        axes.plot(xs, times, linestyle=look.dashes, color=look.colour, marker=mark, markerfacecolor="none")
         _measured(axes, xs, own, look)
     floors = sorted(_floors(rows, sweep.column, kind).items())
     axes.plot([x for x, _ in floors], [y for _, y in floors], ":", color=INK, linewidth=1)
-    values = sorted({r[sweep.column] for r in rows})
-    if values[0] > 0 and values[-1] >= LOG_FROM * values[0]:
-        plain_log(axes.xaxis)
-    if sweep.panels is None:
-        axes.set_xlabel(sweep.label)
+    for axis, column in ((axes.xaxis, sweep.column), (axes.yaxis, f"predicted_{kind}_ms")):
+        values = sorted({r[column] for r in rows})
+        if values[0] > 0 and values[-1] >= LOG_FROM * values[0]:
+            plain_log(axis)
 
 
 def _side_by_side(axes: Axes, rows: Rows, delays: Sequence[str], looks: dict[str, Style], kind: str) -> None:
@@ -179,10 +187,19 @@ def _side_by_side(axes: Axes, rows: Rows, delays: Sequence[str], looks: dict[str
     for delay, floor in _floors(rows, "delay", kind).items():
         centre = delays.index(delay)
         axes.hlines(floor, centre - 0.42, centre + 0.42, INK, linestyles=":", linewidth=1)
-    axes.set_xticks(range(len(delays)), delays, **({} if len(delays) <= 4 else {"rotation": 30, "ha": "right"}))
+    names = [_name(delay, rows) for delay in delays]
+    axes.set_xticks(range(len(delays)), names, **({} if len(delays) <= 4 else {"rotation": 30, "ha": "right"}))
     axes.set_xlim(-0.5, len(delays) - 0.5)
     axes.grid(visible=False, axis="x")
-    axes.set_xlabel("(T_lat, T_bw) / T_F" if delays[0].startswith("(") else "delay across sites")
+    axes.set_xlabel("(T_lat, T_bw) / T_F" if delays[0].startswith("(") else "latency + time on the wire (ms)")
+
+
+def _name(delay: str, rows: Rows) -> str:
+    """A delay as short as an axis wants it: the pair of ratios, or the pair in ms."""
+    row = next(r for r in rows if r["delay"] == delay)
+    if delay.startswith("(") or row.get("latency_ms") is None or row.get("serialisation_ms") is None:
+        return delay
+    return f"{row['latency_ms']:.3g} + {row['serialisation_ms']:.3g}"
 
 
 def _measured(axes: Axes, centres: Sequence[float], rows: Rows, look: Style) -> None:

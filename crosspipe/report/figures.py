@@ -124,14 +124,15 @@ def agreement_figure(rows: Sequence[dict[str, Any]], looks: dict[str, Style]) ->
 
 
 def plain_log(axis: Axis, values: Iterable[float] | None = None) -> None:
-    """Makes `axis` logarithmic with plain numbers on it: those of `values`, or else powers of ten."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    """Makes `axis` logarithmic with plain numbers: those of `values`, or else powers of ten (upwards, where there is
+    room, also 2 and 5 times those)."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.15g}"))
     axis.set_minor_locator(NullLocator())
-    if values is not None:
-        axis.set_major_locator(FixedLocator(sorted(set(values))))
+    between = LogLocator(subs=(1,) if axis.axis_name == "x" else (1, 2, 5))
+    axis.set_major_locator(between if values is None else FixedLocator(sorted(set(values))))
 
 
 def to_svg(figure: Figure) -> str:

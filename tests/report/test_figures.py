@@ -73,8 +73,13 @@ def test_what_is_left_out_of_a_figure_is_counted() -> None:
     same = [row | {"latency_ms": 0.0, "serialisation_ms": 0.0} for row in grid(6, 5)]  # one site: no link matters
     alone = delay_figure(same, styles(["s"]))
     assert alone is not None
-    assert len(alone.axes[0].get_xticks()) == 8
-    assert alone.axes[0].get_title(loc="left") == "simulated; 8 of 30 delays"
+    assert [label.get_text() for label in alone.axes[0].get_xticklabels()] == ["0 + 0"]
+    assert alone.axes[0].get_title(loc="left") == "simulated; one site: the same at 30 delays"
+    named = [row | {"latency_ms": None} for row in grid(6, 5)]  # nothing says how they are ordered
+    some = delay_figure(named, styles(["s"]))
+    assert some is not None
+    assert len(some.axes[0].get_xticks()) == 8
+    assert some.axes[0].get_title(loc="left") == "simulated; 8 of 30 delays"
 
 
 def test_few_pairs_stand_side_by_side() -> None:
