@@ -6,7 +6,6 @@ They die with the job that started them, however it dies.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,9 +15,8 @@ from pathlib import Path
 
 from crosspipe.errors import StageFailed
 from crosspipe.execute.failure import tail
+from crosspipe.execute.lifeline import die_with
 
-_LIBC = ctypes.CDLL(None)  # loaded here: little may be done between fork and exec
-_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 
 
@@ -67,10 +65,3 @@ def run_logged(
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         raise StageFailed(f"{what} {how}; end of {log}: {tail(log, 6) or '(empty)'}")
     return log.read_text(errors="replace")
-
-
-def die_with(parent: int) -> None:
-    """In a child, before exec: SIGTERM when the parent dies, whatever kills it (Linux)."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before
-        os.kill(os.getpid(), signal.SIGTERM)

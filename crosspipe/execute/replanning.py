@@ -7,7 +7,6 @@ over between two iterations. Alpha stays what it was measured to be, the rest of
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from statistics import median
 import msgspec
 
 from crosspipe.errors import StageFailed
+from crosspipe.execute.lifeline import die_with
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import trace_file
 from crosspipe.execute.plan import Plan
@@ -32,8 +32,6 @@ from crosspipe.store import load, save
 WINDOW = 3  # iterations that are looked at
 FEWEST = 3  # messages that must have been seen of a wire
 SEARCH_S = 10.0
-_LIBC = ctypes.CDLL(None)  # loaded here: little may be done between fork and exec
-_PR_SET_PDEATHSIG = 1
 
 
 class Replanner:
@@ -95,7 +93,11 @@ class Replanner:
         parent = os.getpid()
         with (self._directory / "search.log").open("wb") as log:
             self._search = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _die_with(parent)
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: die_with(parent, signal.SIGKILL),
             )
 
     def _found(self) -> Plan:
@@ -194,10 +196,3 @@ def words(planned: Problem, seen: Problem) -> str:
         f"{wire}: {new.delay_ns / 1e6:.1f} ms instead of {old.delay_ns / 1e6:.1f} ms"
         for wire, (old, new) in sorted(pairs.items())
     )
-
-
-def _die_with(parent: int) -> None:
-    """In a child, before exec: SIGKILL when its parent dies (Linux)."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)

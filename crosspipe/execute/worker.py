@@ -7,7 +7,6 @@ the results.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import hashlib
@@ -34,6 +33,7 @@ from crosspipe.execute.environment import describe
 from crosspipe.execute.failure import PeerLost, log_file, position_file, report_failures
 from crosspipe.execute.gloo import GlooTransport
 from crosspipe.execute.groups import DistGroup
+from crosspipe.execute.lifeline import die_with
 from crosspipe.execute.loop import run_iterations
 from crosspipe.execute.lowering import lower_point
 from crosspipe.execute.partial import TraceLog, trace_file, traces_of_all
@@ -58,8 +58,6 @@ from crosspipe.store import Rank, load
 if TYPE_CHECKING:
     from crosspipe.execute.cuda_engine import CudaEngine
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(arguments: Sequence[str]) -> None:
     """Runs this rank to its end; raises what went wrong."""
@@ -77,7 +75,8 @@ def main(arguments: Sequence[str]) -> None:
     directory = Path(session.directory)
     directory.mkdir(parents=True, exist_ok=True)
     _write_to(log_file(directory, rank))
-    _die_with_parent()
+    if PARENT in os.environ:  # a launcher on this machine says who it is
+        die_with(int(os.environ[PARENT]), signal.SIGKILL)
     report_failures(rank, directory)
     position = PositionWriter(position_file(directory, rank))
     _quiet_interpreter(session.run.threads)
@@ -364,16 +363,6 @@ def _write_to(log: Path) -> None:
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
     faulthandler.enable()
-
-
-def _die_with_parent() -> None:
-    """Where a launcher on this machine says who it is: SIGKILL when it dies, whatever kills it (Linux)."""
-    parent = os.environ.get(PARENT)
-    if parent is None:
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it died before
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _quiet_interpreter(threads: int) -> None:

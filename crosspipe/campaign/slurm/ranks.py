@@ -20,10 +20,10 @@ import msgspec
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from crosspipe.campaign.cluster import Resources
-from crosspipe.campaign.processes import die_with
 from crosspipe.campaign.slurm.queue import SlurmError, call
 from crosspipe.campaign.tasks import Task
 from crosspipe.errors import FieldError, StageFailed
+from crosspipe.execute.lifeline import die_with
 from crosspipe.execute.spec import Session
 from crosspipe.model.config import ALLOCATOR_ENVIRONMENT
 from crosspipe.store import save
