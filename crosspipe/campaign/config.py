@@ -281,12 +281,13 @@ def _usage_error(error: msgspec.ValidationError, config: dict[str, Any], cls: ty
         field = named[2] if field == "configuration" else f"{field}.{named[2]}"
         if named[1] == "missing required":
             return UsageError(field, None, "is missing", "set this key")
-        known = _keys(cls, path)
+        known = [f.encode_name for f in _kind(cls, path).fields]
         close = difflib.get_close_matches(named[2], known, n=1)
         remedy = f"did you mean {close[0]}?" if close else f"remove it, or use one of {', '.join(known)}"
         return UsageError(field, value, "no such key", remedy)
     if "Invalid enum value" in what:
-        return UsageError(field, value, "no such choice", f"use one of {', '.join(_choices(field))}")
+        choices = ", ".join(map(str, _kind(cls, path).values))
+        return UsageError(field, value, "no such choice", f"use one of {choices}")
     return UsageError(field, value, what[0].lower() + what[1:], "correct the value")
 
 
@@ -304,19 +305,11 @@ def _at(value: Any, path: Sequence[tuple[str, str]], key: str | None) -> Any:
         return None
 
 
-def _keys(cls: type[Any], path: Sequence[tuple[str, str]]) -> list[str]:
-    """The keys of the section at a path of msgspec's."""
+def _kind(cls: type[Any], path: Sequence[tuple[str, str]]) -> Any:
+    """What msgspec knows of the section, or of the value, at a path of its own; of one that may be null, what else."""
     kind: Any = msgspec.inspect.type_info(cls)
     for name, _ in path:
-        if isinstance(kind, msgspec.inspect.UnionType):
-            kind = next(one for one in kind.types if isinstance(one, msgspec.inspect.StructType))
         kind = next(f.type for f in kind.fields if f.encode_name == name) if name else kind.value_type
-    return [f.encode_name for f in kind.fields] if isinstance(kind, msgspec.inspect.StructType) else []
-
-
-def _choices(field: str) -> list[str]:
-    """The values a key such as `network.kind` may have."""
-    kind: Any = msgspec.inspect.type_info(PointConfig)
-    for name in field.split("."):
-        kind = next(f.type for f in kind.fields if f.encode_name == name)
-    return [str(value) for value in kind.values]
+        if isinstance(kind, msgspec.inspect.UnionType):
+            kind = next(one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType))
+    return kind

@@ -57,6 +57,10 @@ def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], chan
         ({"run__pace": 0.0}, "run.pace = 0.0: is not a finite number > 0; use more than 0, or null"),
         ({"solver__wrokers": 2}, "solver.wrokers = 2: no such key; did you mean workers?"),
         ({"until": "reprot"}, "until = 'reprot': no such choice; use one of profile, run, solve"),
+        (
+            {"network__origin": "tin can"},
+            "network.origin = 'tin can': no such choice; use one of real link, shaped TCP",
+        ),
         ({"solver__time_limit_s": -1}, "solver.time_limit_s = -1: expected `float` > 0"),
         ({"solver__workers": 0}, "solver.workers = 0: expected `int` >= 1"),
         ({"run__seed": -1}, "run.seed = -1: is below 0; use 0 or more"),
