@@ -33,6 +33,13 @@ def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+def said_by(name: str, *arguments: object) -> str:
+    """What script `name` says where it succeeds."""
+    done = run_script(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def script(name: str) -> ModuleType:
     """A script of analysis/ as a module."""
     spec = importlib.util.spec_from_file_location(f"analysis_{name}", ANALYSIS / f"{name}.py")
@@ -47,9 +54,9 @@ def script(name: str) -> ModuleType:
 def written(name: str, *campaigns: Path) -> Path:
     """The folder of what script `name` made of `campaigns`: all of it, in every form."""
     out = campaigns[0].parent / "out"
-    done = run_script(name, *campaigns, "-o", out)
-    assert done.returncode == 0, done.stderr
+    said_by(name, *campaigns, "-o", out)
     assert {path.suffix for path in out.iterdir()} == {".csv", ".md", ".tex", ".pdf", ".svg", ".png"}
+    assert all(len((out / f"{name}.{ending}").read_text()) > 100 for ending in ("md", "tex"))
     return out
 
 

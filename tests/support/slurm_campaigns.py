@@ -6,7 +6,6 @@ is real but for its measurements, which are made up, so that an iteration lasts 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from campaign_configs import CONFIG, changed
 
 from crosspipe.campaign.costs import CostsConfig, make_costs
 from crosspipe.campaign.driver import Plan, Summary, plan_campaign
@@ -31,19 +31,13 @@ from crosspipe.problem import Link, LinkTable
 from crosspipe.problem.architecture import ModelConfig
 from crosspipe.store import Request, RunRecord, load, my_claim, save
 
-CONFIG: dict[str, Any] = {
-    "name": "faults",
-    "model": {"name": "tiny", "vocabulary": 256, "hidden": 64, "intermediate": 176, "heads": 4, "kv_heads": 2,
-              "layers": 4, "sequence": 32},
-    "cluster": {"name": "devcluster", "executor": "slurm", "sites": ["dc0", "dc1"], "patience_s": 2,
-                "resources": {stage: {"minutes": 5} for stage in ("links", "blocks", "solve", "run")}},
-    "network": {"kind": "injected", "delay": [1.0, 0.25]},
-    "schedule": {"name": "1f1b"},
-    "solver": {"time_limit_s": 5.0, "points_per_job": 1},
-    "pipeline": {"sites": 2, "stages": 2, "microbatches": 8, "memory_microbatches": 4.0},
-    "profile": {"max_age_days": 30.0, "links": {"time_budget": 1}, "blocks": {"budget_s": 1}},
-    "run": {"pace": 2.0, "points_per_job": 1},
+DEVCLUSTER: dict[str, Any] = {
+    "name": "devcluster", "executor": "slurm", "sites": ["dc0", "dc1"], "patience_s": 2,
+    "resources": CONFIG["cluster"]["resources"],
 }  # fmt: skip
+FAULTS = changed(
+    CONFIG, name="faults", cluster=DEVCLUSTER, solver__points_per_job=1, run__points_per_job=1, pipeline__stages=2
+)
 
 # another process that submits the same campaign: `python -c SUBMIT CONFIGS DIRECTORY`
 SUBMIT = """
@@ -68,19 +62,13 @@ class Quiet:
 
 
 class Campaign:
-    """A point per schedule, on `cluster`; `section__key=value` changes CONFIG."""
+    """A point per schedule, on `cluster`; `section__key=value` changes FAULTS."""
 
     bodies = BODIES
 
     def __init__(self, cluster: Any, folder: Path, *schedules: str, store: Path | None = None, **changes: Any) -> None:
         self.cluster, self.directory, self.schedules = cluster, folder / "campaign", schedules
-        base = {**copy.deepcopy(CONFIG), "store": str(store or folder / "store")}
-        for name, value in changes.items():
-            *sections, key = name.split("__")
-            part = base
-            for section in sections:
-                part = part.setdefault(section, {})
-            part[key] = value
+        base = changed(FAULTS, store=str(store or folder / "store"), **changes)
         self.configs = [{**base, "schedule": {"name": name}} for name in schedules]
         self.overrides = [[f"schedule={name}"] for name in schedules]
 
