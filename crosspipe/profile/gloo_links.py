@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from crosspipe.errors import FieldError
+from crosspipe.profile.pingpong import slots
 from crosspipe.profile.places import Place
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ class GlooChannel:
                 work.wait()
 
     def _receives(self, peer: int, size_bytes: int, window: int) -> list[dist.Work]:
-        fits = len(self._in) // size_bytes
-        slots = (self._in[i % fits * size_bytes :][:size_bytes] for i in range(window))
-        return [dist.irecv(slot, peer, tag=PAYLOAD) for slot in slots]
+        return [dist.irecv(slot, peer, tag=PAYLOAD) for slot in slots(self._in, size_bytes, window)]
 
 
 def start_gloo(comm: MPI.Comm, places: Sequence[Place]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from crosspipe.profile.pingpong import slots
 from crosspipe.profile.places import Place, device_of
 
 PAYLOAD, COUNT, GO, LAST = 1, 2, 3, 4  # tags
@@ -104,9 +105,7 @@ class MpiChannel:
         return [self._comm.Send_init(self._out[:size_bytes], peer, PAYLOAD) for _ in range(window)]
 
     def _receives(self, peer: int, size_bytes: int, window: int) -> list[MPI.Prequest]:
-        fits = len(self._in) // size_bytes
-        slots = (self._in[i % fits * size_bytes :][:size_bytes] for i in range(window))
-        return [self._comm.Recv_init(slot, peer, PAYLOAD) for slot in slots]
+        return [self._comm.Recv_init(slot, peer, PAYLOAD) for slot in slots(self._in, size_bytes, window)]
 
 
 def _free(requests: list[MPI.Prequest]) -> None:

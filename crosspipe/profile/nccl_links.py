@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from crosspipe.profile.pingpong import slots
 from crosspipe.profile.places import Place, device_of
 
 
@@ -71,10 +72,10 @@ class DeviceChannel:
 
     def _batch(self, peer: int, size_bytes: int, *, sends: int, receives: int) -> None:
         out = self._out[:size_bytes]
-        fits = len(self._in) // size_bytes
-        slots = [self._in[i % fits * size_bytes :][:size_bytes] for i in range(receives)]
         operations = [dist.P2POp(dist.isend, out, peer, self._group) for _ in range(sends)]
-        operations += [dist.P2POp(dist.irecv, slot, peer, self._group) for slot in slots]
+        operations += [
+            dist.P2POp(dist.irecv, slot, peer, self._group) for slot in slots(self._in, size_bytes, receives)
+        ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -56,10 +56,7 @@ SINGLE = Pattern(PING_PONG, 1)
 
 
 class Channel(Protocol):
-    """What carries the bytes. Receives are posted before the message that they meet is sent.
-
-    A window larger than the buffer is received into it again and again, as OSU's osu_bw has it.
-    """
+    """What carries the bytes. Receives are posted before the message that they meet is sent, into `slots`."""
 
     name: str
 
@@ -74,6 +71,13 @@ class Channel(Protocol):
 
     def drain(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> None:
         """Answers `stream`."""
+
+
+def slots(buffer: Any, size_bytes: int, window: int) -> list[Any]:
+    """The parts of `buffer` (bytes) for a window of messages, one behind the other; where it is too small for all, the
+    same again and again, as OSU's osu_bw has it."""
+    fits = len(buffer) // size_bytes
+    return [buffer[i % fits * size_bytes :][:size_bytes] for i in range(window)]
 
 
 class Control(Protocol):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from crosspipe.problem import Link
+from crosspipe.profile.pingpong import slots
 from crosspipe.profile.streams import contention, crossings, patterns, rate, stream_sizes, window_of, with_streams
 
 MIB = 2**20
@@ -98,3 +99,8 @@ def test_pairs_together_may_have_windows_of_their_own() -> None:
 def test_pairs_of_which_one_was_not_measured_are_not_compared() -> None:
     windows = {("one_way", "gloo", 0, 2, MIB, 8): took(8, MIB), ("together", "gloo", 0, 2, MIB, 8): took(8, MIB)}
     assert contention(with_streams([link(0, 2)], windows), windows, SITES, {}) == ()
+
+
+def test_a_window_larger_than_the_buffer_is_received_into_it_again_and_again():
+    assert slots(b"0123456789", 4, 3) == [b"0123", b"4567", b"0123"]
+    assert slots(b"0123456789", 4, 1) == [b"0123"]
