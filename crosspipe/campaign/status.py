@@ -218,7 +218,7 @@ class _Look:
 
     def trouble(self, outcome: Outcome, points: Sequence[str]) -> Trouble:
         """What a person reads of a failure."""
-        log = self.directory / outcome.log if outcome.log and (self.directory / outcome.log).exists() else None
+        log = self.directory / outcome.log if outcome.log else None
         return Trouble(points=tuple(points), outcome=outcome, log=log, last_lines=tail(log, 5) if log else "")
 
     def now(self, stage: str) -> str:

@@ -82,7 +82,7 @@ def status(options: Namespace) -> int:
             Text(f"{outcome.stage} {outcome.status}: {', '.join(trouble.points[:4])}: {outcome.reason}", style="red"),
             soft_wrap=True,
         )
-        if outcome.status == "failed" and trouble.log is not None:
+        if outcome.status == "failed" and trouble.log is not None and trouble.log.exists():
             said = "" if not trouble.last_lines or outcome.reason in trouble.last_lines else f": {trouble.last_lines}"
             out.print(f"    log {trouble.log}{said}", markup=False, highlight=False, soft_wrap=True)
     if found.unheard:

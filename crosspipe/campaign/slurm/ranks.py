@@ -52,6 +52,7 @@ def host_list(text: str) -> tuple[str, ...]:
 
 def allocated() -> tuple[Node, ...]:
     """The nodes of the job this runs in, in Slurm's order."""
+    await_controller()
     names = host_list(os.environ["SLURM_JOB_NODELIST"])
     said = call(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%f|%o"])
     known: dict[str, Node] = {}
@@ -62,14 +63,17 @@ def allocated() -> tuple[Node, ...]:
 
 
 def await_controller(within_s: float = 600.0, pause_s: float = 5.0) -> None:
-    """Returns when Slurm's controller answers: without it srun starts nothing. Raises SlurmError after `within_s`."""
+    """Returns when Slurm's controller is up: without it srun starts nothing.
+
+    Raises SlurmError where it stays down for `within_s`, and at once where that cannot be asked.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:
             call(["scontrol", "ping"])
             return
-        except SlurmError:
-            if time.monotonic() > deadline:
+        except SlurmError as error:
+            if "is DOWN" not in str(error) or time.monotonic() > deadline:
                 raise
         time.sleep(pause_s)
 
@@ -175,7 +179,6 @@ class Ranks(NamedTuple):
 def ranks_of(task: Task, hostfile: Path) -> Ranks:
     """The ranks of `task` in the allocation this runs in; `hostfile` is where srun will read their hosts."""
     resources = task.resources
-    await_controller()
     nodes = place(task.site_of_rank, allocated(), task.cluster.sites, resources.tasks_per_node)
     return Ranks(nodes, resources, hostfile)
 

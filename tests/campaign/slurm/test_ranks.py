@@ -128,3 +128,6 @@ def test_a_controller_that_is_away_is_waited_for(slurm: Any) -> None:
     slurm.order("away")
     with pytest.raises(SlurmError, match="is DOWN"):
         await_controller(within_s=0.0)
+    slurm.order("unconfigured")
+    with pytest.raises(SlurmError, match="configuration source"):
+        await_controller()  # not in ten minutes either
