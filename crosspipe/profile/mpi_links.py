@@ -1,4 +1,4 @@
-"""Ping-pong and windows over MPI: host or device memory, persistent receives, buffers and never pickles.
+"""Ping-pong and windows over MPI: host or device memory, persistent requests, buffers and never pickles.
 
 MPI itself moves the bytes: a message is there when MPI says so, and no stream is waited for. Imported only inside an
 MPI job. `wait_idle` lives here too: an MPI that waits spins, and would take the core from the pair that measures.
@@ -43,30 +43,32 @@ class MpiChannel:
         self._byte = host_memory(1)
 
     def ping(self, peer: int, size_bytes: int, count: int) -> list[int]:
-        out = self._out[:size_bytes]
-        receive = self._comm.Recv_init(self._in[:size_bytes], peer, PAYLOAD)
-        send, clock = self._comm.Send, time.monotonic_ns
+        (send,) = self._sends(peer, size_bytes, 1)
+        (receive,) = self._receives(peer, size_bytes, 1)
+        clock, leave, arrive = time.monotonic_ns, send.Start, receive.Wait
         trips = []
         for _ in range(count):
             receive.Start()
             start = clock()
-            send(out, peer, PAYLOAD)
-            receive.Wait()
+            leave()
+            arrive()
             trips.append(clock() - start)
-        receive.Free()
+            send.Wait()  # the answer is there, so it is done
+        _free([send, receive])
         return trips
 
     def pong(self, peer: int, size_bytes: int, count: int) -> None:
-        out = self._out[:size_bytes]
-        receive = self._comm.Recv_init(self._in[:size_bytes], peer, PAYLOAD)
-        send = self._comm.Send
+        (send,) = self._sends(peer, size_bytes, 1)
+        (receive,) = self._receives(peer, size_bytes, 1)
+        leave, arrive = send.Start, receive.Wait
         receive.Start()
         for left in range(count, 0, -1):
-            receive.Wait()
+            arrive()
+            leave()
             if left > 1:
-                receive.Start()
-            send(out, peer, PAYLOAD)
-        receive.Free()
+                receive.Start()  # long before the next message: that one waits for this answer
+            send.Wait()
+        _free([send, receive])
 
     def stream(self, peer: int, size_bytes: int, window: int, count: int, *, both: bool) -> list[int]:
         sends = self._sends(peer, size_bytes, window)

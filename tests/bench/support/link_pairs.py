@@ -23,7 +23,7 @@ from crosspipe.profile.rounds import rounds
 from crosspipe.profile.samples import one_way
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
-PAIRS = 15
+PAIRS = 45
 FEWEST = 200  # round trips of ours a size: about as many as the others make
 TCP = {"UCX_TLS": "tcp,self", "MPIR_CVAR_NOLOCAL": "1"}  # MPICH: not through shared memory
 FETCHED = ROOT / "build" / "impi"
