@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from crosspipe.errors import CrosspipeError
+from crosspipe.execute.priority import patiently
 from crosspipe.execute.replicas import Step
 from crosspipe.execute.transport import Transport
 
@@ -33,11 +34,14 @@ def meet(
     Raises CrosspipeError on all ranks where the loss or the gradients of one are not finite.
     """
     loss = float(torch.stack(list(losses)).mean()) if losses else None
-    rows = transport.allgather(struct.pack("<qdd", end_ns, step.square(), loss or 0.0))
+    with patiently():
+        square = step.square()
+    rows = transport.allgather(struct.pack("<qdd", end_ns, square, loss or 0.0))
     ends, squares, means = zip(*(struct.unpack("<qdd", row) for row in rows), strict=True)
     transport.flush()  # returns at once: every message has been received
     check_finite(index, loss=means, gradient_norm=squares)
-    factor = 1.0 if clip_norm is None else step.clip(sum(squares), clip_norm)
+    with patiently():
+        factor = 1.0 if clip_norm is None else step.clip(sum(squares), clip_norm)
     return Ending(max(ends), loss, math.sqrt(sum(squares)), factor)
 
 

@@ -9,7 +9,7 @@ noted, never hidden: its message leaves when it really ended. The engine decides
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 import torch
@@ -23,6 +23,7 @@ from crosspipe.execute.ending import meet
 from crosspipe.execute.failure import PeerLost
 from crosspipe.execute.mathematics import Batch, Mathematics, Stage
 from crosspipe.execute.plan import Action, Format, RankPlan
+from crosspipe.execute.priority import patiently, promptly
 from crosspipe.execute.replicas import Beside, Replicas, Step
 from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Header, Receipt, Transport
@@ -43,6 +44,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gradient_norm_ns: int = 0
     optimizer_step_ns: int = 0
     clip_norm: float | None = None
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether anything is to happen at a moment that is known before."""
+        return self.paced or self.emulate
 
 
 class _Notes:
@@ -132,11 +138,13 @@ class Engine:
         memory that is not there.
         """
         self._number = -1
-        with named(lambda: self.plan.where(self._number)):
+        timed = promptly() if self.settings.keeps_time else nullcontext()
+        with named(lambda: self.plan.where(self._number)), timed:
             return self._iterate(index)
 
     def _iterate(self, index: int) -> Trace:
-        self.step.begin()
+        with patiently():
+            self.step.begin()
         notes = _Notes(index, self._starts.agree(self.clock))
         self.clock.wait_until(notes.begin)
         for number, action in enumerate(self.plan.actions):
@@ -181,7 +189,8 @@ class Engine:
         source = needed(self.problem, self.plan.rank, block)
         tensor, arrival = (None, notes.begin) if source is None else self._inputs.pop(source)
         raw_start = self.clock.now()
-        output, loss = self._mathematics.run(notes.index, block, tensor)
+        with patiently():
+            output, loss = self._mathematics.run(notes.index, block, tensor)
         computed = self.clock.now()
         if self.settings.paced:
             cost = self.problem.costs[self.plan.rank][block.chunk]
@@ -245,7 +254,8 @@ class Engine:
         end = max([end, *(m.raw_arrival_ns if m.lateness_ns > LATE_NS else m.arrival_ns for m in reductions)])
         ending = meet(self.transport, self.step, notes.index, end, notes.losses, self.settings.clip_norm)
         norm_end, raw_norm_end = self._paced_end(ending.blocks_end_ns, self.settings.gradient_norm_ns)
-        self.step.update()
+        with patiently():
+            self.step.update()
         step_end, raw_step_end = self._paced_end(norm_end, self.settings.optimizer_step_ns)
         return Trace(
             index=notes.index,

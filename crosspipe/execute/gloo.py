@@ -1,25 +1,29 @@
 """The transport over gloo (torch.distributed on CPU): TCP between processes, on one host or many.
 
-Receives are posted ahead, since gloo moves no byte before. Sends go from one helper thread per target: gloo writes in
-the calling thread when the receive is already posted, and a thread per target keeps a channel first in, first out
-without one slow receiver holding up the others.
+Receives are posted ahead, since gloo moves no byte before. gloo writes in the calling thread when the receive is
+already posted: small messages are sent at once, large ones from one helper thread per target, which keeps a channel
+first in, first out without one slow receiver holding up the others.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from crosspipe.execute.failure import PeerLost, first_sentence
+from crosspipe.execute.priority import promptly
 from crosspipe.execute.transport import Header
 
 _DATA, _HEADER = 1, 2  # tags
+SMALL_BYTES = 2**20  # written in some 0.2 ms; handing a message to another thread takes about as long
 
 
 class _GlooReceipt:
@@ -51,19 +55,25 @@ class GlooTransport:
 
     `rendezvous` is a torch.distributed init method: `file:///…` on a shared file system, or `env://`. `timeout_s`
     bounds the meeting there and, until it is changed, every wait; after a wait that took longer the group is unusable.
+    With `prompt` its threads go before those that compute (`crosspipe.execute.priority`).
     """
 
-    def __init__(self, rank: int, size: int, *, rendezvous: str, timeout_s: float) -> None:
-        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+    def __init__(self, rank: int, size: int, *, rendezvous: str, timeout_s: float, prompt: bool = False) -> None:
+        self.rank, self.size, self.timeout_s, self.prompt = rank, size, timeout_s, prompt
         try:
-            dist.init_process_group(
-                "gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
-            )
+            with self.priority():
+                dist.init_process_group(
+                    "gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
+                )
         except (RuntimeError, dist.DistError) as error:
             raise PeerLost(
                 -1, f"the {size} ranks did not find each other at {rendezvous}: {first_sentence(error)}"
             ) from error
         self._senders: dict[int, _Sender] = {}
+
+    def priority(self) -> AbstractContextManager[None]:
+        """That of the threads that carry messages, for the calling one and those that it starts."""
+        return promptly() if self.prompt else nullcontext()
 
     def post_receive(self, source: int, buffer: Tensor) -> _GlooReceipt:
         """See `crosspipe.execute.transport.Transport`."""
@@ -107,11 +117,13 @@ class GlooTransport:
 
 
 class _Sender:
-    """The helper thread that sends to one target, in order; its first error is raised by the next call."""
+    """What goes to one target, in order: a small message in the calling thread, with the system call that it costs; a
+    large one, and the wait for every one's end, in a helper thread. Its first error is raised by the next call."""
 
     def __init__(self, transport: GlooTransport, target: int) -> None:
         self._transport, self._target = transport, target
-        self._queue: SimpleQueue[tuple[Header, Tensor] | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Sent | tuple[Header, Tensor] | threading.Event | None] = SimpleQueue()
+        self._put = self._started = 0  # large ones: queued, and taken to gloo
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"send-to-{target}", daemon=True)
         self._thread.start()
@@ -119,7 +131,11 @@ class _Sender:
     def put(self, header: Header, tensor: Tensor) -> None:
         if self._error is not None:
             raise self._error
-        self._queue.put((header, tensor))
+        if tensor.nbytes <= SMALL_BYTES and self._put == self._started:
+            self._queue.put(self._start(header, tensor))
+        else:
+            self._put += 1
+            self._queue.put((header, tensor))
 
     def flush(self) -> None:
         drained = threading.Event()
@@ -133,25 +149,43 @@ class _Sender:
         self._queue.put(None)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, threading.Event):
-                item.set()
-            elif self._error is None:
-                self._send(*item)
-            del item  # the tensor has left: free it before the next one comes
+        with self._transport.priority():
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, threading.Event):
+                    item.set()
+                elif self._error is None:
+                    self._finish(item)
+                del item  # the tensor has left: free it before the next one comes
 
-    def _send(self, header: Header, tensor: Tensor) -> None:
+    def _finish(self, item: _Sent | tuple[Header, Tensor]) -> None:
         try:
-            works = [
-                dist.isend(torch.tensor(header, dtype=torch.int64), dst=self._target, tag=_HEADER),
-                dist.isend(tensor.contiguous(), dst=self._target, tag=_DATA),
-            ]
-            for work in works:
+            if not isinstance(item, _Sent):
+                item = self._start(*item)
+                self._started += 1
+            for work in item.works:
                 work.wait(timedelta(seconds=self._transport.timeout_s))
         except RuntimeError as error:
             self._error = _lost(self._target, "send", error)
         except Exception as error:  # noqa: BLE001 - raised as it is by the next call, in the thread that can report it
             self._error = error
+
+    def _start(self, header: Header, tensor: Tensor) -> _Sent:
+        numbers, values = torch.tensor(header, dtype=torch.int64), tensor.contiguous()
+        try:
+            works = (
+                dist.isend(numbers, dst=self._target, tag=_HEADER),
+                dist.isend(values, dst=self._target, tag=_DATA),
+            )
+        except RuntimeError as error:
+            raise _lost(self._target, "send", error) from error
+        return _Sent(works, (numbers, values))
+
+
+class _Sent(NamedTuple):
+    """A message on its way, and what must stay until it has left."""
+
+    works: tuple[dist.Work, ...]
+    held: tuple[Tensor, ...]
 
 
 def _lost(peer: int, what: str, error: RuntimeError) -> PeerLost:

@@ -155,6 +155,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return len(self.layers) * self.replicas
 
     @property
+    def keeps_time(self) -> bool:
+        """Whether ranks on CPUs wait for moments that are known before: ends of paced blocks, emulated arrivals."""
+        return self.run.transport == "gloo" and (self.run.pace is not None or self.emulate)
+
+    @property
     def message_format(self) -> Format:
         """Every message is the activations (or their gradient) of one microbatch between two layers."""
         model = self.model

@@ -40,6 +40,7 @@ from crosspipe.execute.partial import TraceLog, trace_file, traces_of_all
 from crosspipe.execute.peak import peak_activation_bytes
 from crosspipe.execute.plan import Plan, RankPlan
 from crosspipe.execute.position import PositionWriter
+from crosspipe.execute.priority import WORDS, may_be_prompt
 from crosspipe.execute.recording import Result, write_point
 from crosspipe.execute.reference import write_reference
 from crosspipe.execute.replanning import Replanner
@@ -82,7 +83,13 @@ def main(arguments: Sequence[str]) -> None:
     _quiet_interpreter(session.run.threads)
     position.say("waiting for the other ranks")
     # for words also where tensors go over NCCL
-    transport = GlooTransport(rank, size, rendezvous=session.rendezvous, timeout_s=session.run.startup_timeout_s)
+    transport = GlooTransport(
+        rank,
+        size,
+        rendezvous=session.rendezvous,
+        timeout_s=session.run.startup_timeout_s,
+        prompt=session.keeps_time,
+    )
     batches = Batches(
         read_corpus(session.run.data),
         size=session.model.microbatch_size,
@@ -258,6 +265,7 @@ class _Member:
                 ranks,
                 {
                     **describe(run.transport),
+                    **({"priority": WORDS[may_be_prompt()]} if session.keeps_time else {}),
                     **training.describe(resumed_after=first, continued_after=past.note.continued_after),
                 },
                 swaps=() if swapper is None else swapper.swaps,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from inprocess_ranks import run_ranks
 
 from crosspipe.errors import FieldError
 from crosspipe.execute.failure import PeerLost, first_sentence
-from crosspipe.execute.gloo import _Sender
+from crosspipe.execute.gloo import SMALL_BYTES, _Sender
 from crosspipe.execute.groups import DistGroup
 from crosspipe.execute.inprocess import Hub
 from crosspipe.execute.plan import Action, Format, RankPlan
@@ -108,16 +110,48 @@ def test_each_end_waits_by_its_own_time_out_and_says_whom_it_lost():
     run_ranks(Hub(2, timeout_s=60), body)
 
 
-def test_whatever_ends_a_sending_thread_is_raised_as_it_is(monkeypatch):
+def a_sender() -> _Sender:
+    return _Sender(SimpleNamespace(timeout_s=10.0, priority=nullcontext), 1)
+
+
+HEADER = Header(0, 0, 0, 0, 0)
+LARGE = torch.zeros(SMALL_BYTES // 4 + 1)
+
+
+def test_whatever_ends_a_send_is_raised_as_it_is(monkeypatch):
     def wrong(tensor, **where):
         raise TypeError("no such number format")
 
     monkeypatch.setattr(dist, "isend", wrong)
-    sender = _Sender(SimpleNamespace(timeout_s=10.0), 1)
-    sender.put(Header(0, 0, 0, 0, 0), torch.zeros(1))
+    sender = a_sender()
+    with pytest.raises(TypeError, match="no such number format"):
+        sender.put(HEADER, torch.zeros(1))
+    sender.put(HEADER, LARGE)
     with pytest.raises(TypeError, match="no such number format"):
         sender.flush()
     sender.close()
+
+
+def test_a_small_message_never_overtakes_a_large_one(monkeypatch):
+    """The large one's thread is held up; a small one that comes then waits behind it, later ones go at once."""
+    go, order = threading.Event(), []
+
+    def slow(tensor, dst, tag):
+        if tensor.nbytes > SMALL_BYTES:
+            assert go.wait(10)
+        order.append((tensor.nbytes, threading.current_thread() is threading.main_thread()))
+        return SimpleNamespace(wait=lambda timeout: True)
+
+    monkeypatch.setattr(dist, "isend", slow)
+    sender, head = a_sender(), 8 * len(HEADER)
+    sender.put(HEADER, LARGE)
+    sender.put(HEADER, torch.zeros(1))
+    go.set()
+    sender.flush()
+    sender.put(HEADER, torch.zeros(2))
+    sender.flush()
+    sender.close()
+    assert order == [(head, False), (LARGE.nbytes, False), (head, False), (4, False), (head, True), (8, True)]
 
 
 def test_a_group_is_given_longer_to_open_than_to_wait(monkeypatch):

@@ -29,6 +29,7 @@ STAGES, MICROBATCHES, BLOCK_MS = 4, 8, 20.0
 SCHEDULES = {"ud": ("1f1b", "zbh1", "cross_ud"), "wave": ("cross_wave",)}
 LAYERS: dict[str, Split] = {"ud": ((1,),) * STAGES, "wave": ((1, 1),) * STAGES}
 SEARCH_S = 10.0
+ENDING_NS = 10_000_000  # gradient norm, and as much for the optimizer step: paced like blocks, as in every run
 REAL_MS = 4.5  # the mathematics of a block alone on a core; two ranks share one
 M70_MS = (19.0, 23.0, 10.5)  # F, D and W of a stage of the paper's large model, at half their time
 ROUNDS = 2  # of receives early and at use in turn, three measured iterations each: six samples have an interval
@@ -170,6 +171,8 @@ def execute(
             layers=layers,
             points=points,
             run=run,
+            gradient_norm_ns=(ENDING_NS,) * problem.stages,
+            optimizer_step_ns=(ENDING_NS,) * problem.stages,
             emulate=origin == "emulated",
             origin=origin,
             directory=str(root / "logs"),
