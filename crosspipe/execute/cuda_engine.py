@@ -21,7 +21,7 @@ from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.ending import meet
 from crosspipe.execute.engine import Settings, named
 from crosspipe.execute.failure import PeerLost
-from crosspipe.execute.mathematics import Batch, Mathematics, Stage
+from crosspipe.execute.mathematics import Batch, Mathematics, Stage, fused_in
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.replicas import Replicas, Step
 from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
@@ -169,7 +169,9 @@ class CudaEngine:
         tokens = {mb: self._batch(index, mb) for mb in microbatches}  # before anything is timed
         where = self.device.device
         on_device = {mb: (x.to(where), target.to(where)) for mb, (x, target) in tokens.items()}
-        self._mathematics = Mathematics(self.problem, self.plan.rank, self._stages, lambda _, mb: on_device[mb])
+        self._mathematics = Mathematics(
+            self.problem, self.plan.rank, self._stages, lambda _, mb: on_device[mb], fused_in(self.plan)
+        )
 
     def _post(self, action: Action) -> None:
         assert action.message is not None

@@ -21,7 +21,7 @@ from crosspipe.execute.dependencies import made, needed
 from crosspipe.execute.emulation import Links, Wire
 from crosspipe.execute.ending import meet
 from crosspipe.execute.failure import PeerLost
-from crosspipe.execute.mathematics import Batch, Mathematics, Stage
+from crosspipe.execute.mathematics import Batch, Mathematics, Stage, fused_in
 from crosspipe.execute.plan import Action, Format, RankPlan
 from crosspipe.execute.priority import patiently, promptly
 from crosspipe.execute.replicas import Beside, Replicas, Step
@@ -88,7 +88,7 @@ class Engine:
     ) -> None:
         self.problem, self.step, self.transport, self.clock, self.settings = problem, step, transport, clock, settings
         self._links = Links(problem, wires if settings.emulate else None, jitter)
-        self._mathematics = Mathematics(problem, plan.rank, stages, batch)
+        self._mathematics = Mathematics(problem, plan.rank, stages, batch, fused_in(plan))
         self._at, self._starts = at, Starts(transport)
         self._do = {
             "post": self._post,
@@ -119,6 +119,7 @@ class Engine:
         plan.check_slots(self.message_format)
         self.reserve(plan)
         self.plan = plan
+        self._mathematics = self._mathematics._replace(fused=fused_in(plan))
         del self._slots[len(plan.slot_bytes) :]
 
     def reserve(self, plan: RankPlan) -> None:

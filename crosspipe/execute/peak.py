@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from crosspipe.execute.mathematics import Batch, Stage
+from crosspipe.execute.mathematics import Batch, Stage, fused_in
 from crosspipe.execute.plan import Format, RankPlan
 from crosspipe.model.memory import memory_tracker
 from crosspipe.problem import Problem
@@ -26,7 +26,7 @@ def peak_activation_bytes(
     parameters = [p for stage in stages for p in stage.stage.parameters()]
     dtype, device = getattr(torch, message_format.dtype), parameters[0].device
     peak = 0
-    tracker = memory_tracker(device)
+    tracker, fused = memory_tracker(device), fused_in(plan)
     with tracker:
         for block in (action.block for action in plan.actions if action.block is not None):
             kind, chunk, microbatch, piece, pieces = block
@@ -37,7 +37,7 @@ def peak_activation_bytes(
             elif kind == "F":
                 tokens, target = (x.to(device) for x in batch(0, microbatch))
                 x = tokens if position == 0 else torch.zeros(message_format.shape, dtype=dtype, device=device)
-                stage.forward(microbatch, x, target if last else None)
+                stage.forward(microbatch, x, target if last else None, fused=(chunk, microbatch) in fused)
                 del x, tokens, target
             else:
                 gradient = None if last else torch.zeros(message_format.shape, dtype=dtype, device=device)

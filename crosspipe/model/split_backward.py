@@ -33,12 +33,13 @@ class Product(NamedTuple):
 class Forwarded(NamedTuple):
     """What D needs: the input as a leaf (None: no input gradient), the end of the graph, the loss's gradient.
 
-    `edge` is None where nothing needs a gradient: a first stage that is frozen.
+    `edge` is None where nothing needs a gradient: a first stage that is frozen. `fused`: no weight was deferred.
     """
 
     leaf: Tensor | None
     edge: GradientEdge | None
     loss_gradient: Tensor | None
+    fused: bool
 
 
 class Replay(NamedTuple):
@@ -46,6 +47,7 @@ class Replay(NamedTuple):
 
     x: Tensor
     target: Tensor | None
+    fused: bool
     random: list[tuple[torch.device, Tensor]]
 
 
@@ -77,27 +79,32 @@ class SplitBackward:
         self._forwarded: dict[int, Forwarded] = {}  # between F and D
         self._products: dict[int, dict[tuple[int, int], list[Product]]] = {}  # between D and W: (piece, pieces) -> left
         self._take: Callable[[Product], None] = accumulate
+        self.deferring = True  # while F runs: whether linear layers leave their weights' gradients for W
         check_stage(stage, recompute=recompute)
         for module in stage.modules():
             if is_deferrable(module):
                 module.forward = partial(_forward, module, self)
 
-    def forward(self, mb: int, x: Tensor, target: Tensor | None = None) -> Tensor:
+    def forward(self, mb: int, x: Tensor, target: Tensor | None = None, *, fused: bool = False) -> Tensor:
         """F: the stage's output, or the loss (unscaled) where a target is given; detached.
 
-        `x` is kept, not copied: it must not be written to before D (or B) of this microbatch.
+        `x` is kept, not copied: it must not be written to before D (or B) of this microbatch. `fused` says that B will
+        follow, not D: then nothing is deferred, which a plain forward and backward do not pay for either.
         """
         if mb in self._forwarded or mb in self._inputs or mb in self._products:
             raise FieldError("microbatch", mb, "was forwarded before and is not finished", "finish its D and W first")
         if self.recompute:
-            self._inputs[mb] = Replay(x, target, random_state(self.stage))
+            self._inputs[mb] = Replay(x, target, fused, random_state(self.stage))
             with torch.no_grad():
                 return self._run(x, target)
-        self._forwarded[mb], output = self._record(x, target)
+        self._forwarded[mb], output = self._record(x, target, fused)
         return output
 
     def input_grad(self, mb: int, grad: Tensor | None) -> Tensor | None:
         """D: the gradient to the input, None on a first stage. `grad` is the output's; None where F gave the loss."""
+        kept = self._inputs.get(mb) or self._forwarded.get(mb)
+        if kept is not None and kept.fused:
+            raise FieldError("microbatch", mb, "was forwarded for a fused B", "run B, or F without fused")
         products: list[Product] = []
         gradient = self._backward(mb, grad, products.append)
         self._products[mb] = {(0, 1): products}
@@ -146,21 +153,25 @@ class SplitBackward:
             raise FieldError("stage", kind, "writes into its input, which D still needs", "use inplace=False")
         return output if target is None else self.loss(output, target)
 
-    def _record(self, x: Tensor, target: Tensor | None) -> tuple[Forwarded, Tensor]:
+    def _record(self, x: Tensor, target: Tensor | None, fused: bool) -> tuple[Forwarded, Tensor]:
         x = x.detach()
         leaf = x.requires_grad_() if self.needs_input_grad and x.is_floating_point() else None
-        output = self._run(x, target)
+        self.deferring = not fused
+        try:
+            output = self._run(x, target)
+        finally:
+            self.deferring = True
         loss_gradient = None if target is None else torch.full_like(output, self.loss_scale, requires_grad=False)
         # the edge instead of the output: the graph does not need the values, and they are free once sent
         edge = get_gradient_edge(output) if output.requires_grad else None
-        return Forwarded(leaf, edge, loss_gradient), output.detach()
+        return Forwarded(leaf, edge, loss_gradient, fused), output.detach()
 
     def _backward(self, mb: int, grad: Tensor | None, take: Callable[[Product], None]) -> Tensor | None:
         if mb in self._inputs:
-            x, target, random = self._inputs.pop(mb)
+            x, target, fused, random = self._inputs.pop(mb)
             with torch.random.fork_rng([device for device, _ in random if device.type == "cuda"]):
                 set_random_state(random)
-                forwarded, _ = self._record(x, target)
+                forwarded, _ = self._record(x, target, fused)
         elif mb in self._forwarded:
             forwarded = self._forwarded.pop(mb)
         else:
@@ -206,6 +217,8 @@ class DeferredLinear(torch.autograd.Function):
 
 
 def _forward(module: nn.Linear, wrapper: SplitBackward, x: Tensor) -> Tensor:
+    if not wrapper.deferring:
+        return functional.linear(x, module.weight, module.bias)
     if torch.is_autocast_enabled(x.device.type):
         raise FieldError("autocast", True, "deferred weights know one number format", "build the model in that format")
     return DeferredLinear.apply(x, module.weight, module.bias, wrapper)

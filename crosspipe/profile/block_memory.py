@@ -60,9 +60,9 @@ def block_memory(
     Raises FieldError naming the block (`s1.c0`) if a microbatch leaves something behind.
     """
 
-    def forward() -> int:
+    def forward(*, fused: bool = False) -> int:
         x, target = make_input()
-        output = stage.forward(0, x, target)
+        output = stage.forward(0, x, target, fused=fused)
         return output.nbytes if target is None else 0
 
     def backward(step: Callable[[int, Tensor | None], Tensor | None]) -> int:
@@ -86,7 +86,7 @@ def block_memory(
         after_input_grad = after(after_forward)
         stage.weight_grad(0)
         left = after(after_input_grad)
-        forward()
+        forward(fused=True)
         after(0)
         backward(stage.backward)
         left = max(left, after(max(after_forward, after_input_grad)))

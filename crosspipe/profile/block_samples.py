@@ -59,14 +59,14 @@ def time_blocks(stage: SplitBackward, data: StageData, repetitions: int, fewest:
         for kinds in (("F", "D", "W"), ("F", "B")):
             (x, target), gradient = data.received(), data.gradient()
             blocks: dict[str, Callable[[], object]] = {
-                "F": lambda x=x, target=target: stage.forward(0, x, target),
+                "F": lambda x=x, target=target, fused="B" in kinds: stage.forward(0, x, target, fused=fused),
                 "D": lambda gradient=gradient: stage.input_grad(0, gradient),
                 "W": lambda: stage.weight_grad(0),
                 "B": lambda gradient=gradient: stage.backward(0, gradient),
             }
             for kind in kinds:
                 duration = time_call(blocks[kind], data.device)
-                if number >= WARM_UP_ROUNDS:
+                if number >= WARM_UP_ROUNDS and (kind, "B" in kinds) != ("F", True):  # F is that which D follows
                     samples[kind].append(duration)
     return samples
 

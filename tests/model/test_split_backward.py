@@ -31,10 +31,10 @@ def pipeline(config, stages, **options) -> list[SplitBackward]:
     return [SplitBackward(build_stage(config, split, s), loss_scale=SCALE, **options) for s in range(stages)]
 
 
-def run_forward(stages, batches, mb) -> torch.Tensor:
+def run_forward(stages, batches, mb, *, fused=False) -> torch.Tensor:
     x = batches[0][mb]
     for stage in stages:
-        x = stage.forward(mb, x, batches[1][mb] if stage is stages[-1] else None)
+        x = stage.forward(mb, x, batches[1][mb] if stage is stages[-1] else None, fused=fused)
     return x
 
 
@@ -62,11 +62,16 @@ def test_split_gradients_have_the_bits_of_a_plain_backward(config, batches, piec
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
 
 
-def test_fused_backward_has_the_same_bits_and_forward_returns_the_unscaled_loss(config, batches) -> None:
-    stages = pipeline(config, 4)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_fused_backward_has_the_same_bits_and_forward_returns_the_unscaled_loss(
+    config, batches, fused, recompute
+) -> None:
+    stages = pipeline(config, 4, recompute=recompute)
     whole = build_stage(config, ((config.layers,),), 0)
     for mb in range(3):
-        assert torch.equal(run_forward(stages, batches, mb), token_loss(whole(batches[0][mb]), batches[1][mb]))
+        loss = run_forward(stages, batches, mb, fused=fused)
+        assert torch.equal(loss, token_loss(whole(batches[0][mb]), batches[1][mb]))
         gradient = None
         for stage in reversed(stages):
             gradient = stage.backward(mb, gradient)
@@ -170,10 +175,11 @@ def test_d_frees_and_w_leaves_nothing(config) -> None:
         assert 0 < tracker.live_bytes < 0.7 * after_d
         stage.weight_grad(0, 1, 2)
         assert tracker.live_bytes == 0
-        stage.forward(0, torch.randn(shape))
-        assert tracker.live_bytes == after_forward
-        stage.backward(0, torch.randn(shape))
-        assert tracker.live_bytes == 0
+        for fused in (False, True):
+            stage.forward(0, torch.randn(shape), fused=fused)
+            assert tracker.live_bytes == after_forward
+            stage.backward(0, torch.randn(shape))
+            assert tracker.live_bytes == 0
 
 
 def test_recompute_keeps_the_input_only(config) -> None:
@@ -196,6 +202,10 @@ def test_out_of_order_is_refused_with_the_microbatch() -> None:
         stage.weight_grad(4)
     with pytest.raises(FieldError, match="grad = 'None'"):
         stage.input_grad(4, None)
+    stage.forward(5, x, fused=True)
+    with pytest.raises(FieldError, match="microbatch = 5: was forwarded for a fused B"):
+        stage.input_grad(5, x)
+    assert torch.equal(stage.backward(5, x), x @ stage.stage.weight)  # it is still there
 
 
 def test_a_piece_twice_or_of_another_cut_is_refused() -> None:

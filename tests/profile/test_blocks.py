@@ -84,10 +84,8 @@ def test_times_are_medians_within_their_intervals(costs: BlockCosts) -> None:
     after = [f"s{stage}.{what}" for stage in range(3) for what in ("gradient_norm", "optimizer_step")]
     assert sorted(costs.spreads) == sorted(places + after)
     assert all(0 < s.low <= s.median <= s.high for s in costs.spreads.values())
-    assert {costs.spreads[place].samples for place in places} == {
-        9,
-        18,
-    }  # 3 of 8 in each of 3 passes; F runs before D and before B
+    # 3 of 8 in each of 3 passes; the F before a fused B is another one
+    assert {costs.spreads[place].samples for place in places} == {9}
     cost = costs.blocks[1][0]
     assert cost.forward_ns == round(costs.spreads["s1.c0.F"].median)
     assert cost.backward_ns == round(costs.spreads["s1.c0.B"].median)
