@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
+from crosspipe.report.export import needed, options, write_figure, write_table
 from crosspipe.report.figures import paper_style, plain_log, styles
 
 COMPARABLE = (
@@ -55,6 +55,7 @@ def draw(table: pl.DataFrame) -> plt.Figure:
 def main() -> None:
     told = options(__doc__)
     table = sizes(load_results(told.campaign, told.store).points)
+    needed(table, "a schedule")
     write_table(table, told.out / "fig14", "Figure 14, gap and time by size", [COMPARABLE])
     write_figure(draw(table), told.out / "fig14")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
+from crosspipe.report.export import needed, options, write_figure, write_table
 from crosspipe.schedule import simulate
 
 COMPARABLE = (
@@ -43,7 +43,9 @@ def main() -> None:
             }
         )
         write_figure(timeline.plot(width_in=7.0), told.out / f"fig15_{row['schedule']}")
-    write_table(pl.DataFrame(rows), told.out / "fig15", "Figure 15, what the delay costs each schedule", [COMPARABLE])
+    table = pl.DataFrame(rows)
+    needed(table, "a schedule")
+    write_table(table, told.out / "fig15", "Figure 15, what the delay costs each schedule", [COMPARABLE])
 
 
 if __name__ == "__main__":

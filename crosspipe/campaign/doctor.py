@@ -34,7 +34,8 @@ class Item(NamedTuple):
 
 def examine(store: Path) -> list[Item]:
     """Everything, in the order in which a newcomer needs it."""
-    return [_python(), *_packages(), _configs(), _mpi(), _mpiexec(), _torch(), *_slurm(), _store(store), _numba_cache()]
+    machine = [_mpi(), _mpiexec(), _torch(), _priority(), *_slurm()]
+    return [_python(), *_packages(), _configs(), *machine, _store(store), _numba_cache()]
 
 
 def _python() -> Item:
@@ -123,6 +124,14 @@ def _torch() -> Item:
     return Item(
         "torch", "ok", f"{version}, " + (", ".join(gpus) if gpus else "no CUDA device: runs are on CPUs, over gloo")
     )
+
+
+def _priority() -> Item:
+    from crosspipe.execute.priority import WORDS, may_be_prompt
+
+    allowed = may_be_prompt()
+    remedy = "" if allowed else "for more exact runs where ranks share cores: rtprio in /etc/security/limits.conf"
+    return Item("priority", "ok" if allowed else "note", WORDS[allowed], remedy)
 
 
 def _slurm() -> Iterator[Item]:

@@ -42,6 +42,20 @@ def test_table6_of_a_part_says_in_one_line_what_is_missing(tmp_path: Path, simul
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize("name", ["fig14", "fig15"])
+def test_where_nothing_fits_the_memory_the_script_says_so_in_one_line(
+    tmp_path: Path, simulate: Simulate, name: str
+) -> None:
+    shape = ("+case=stages4",) if name == "fig14" else ()
+    with pytest.raises(AssertionError):
+        simulate(name, *shape, "schedule=zbh1", "pipeline.memory_microbatches=1")
+    done = run_script(name, tmp_path / "campaign", "-o", tmp_path / "out")
+    assert done.stderr == (
+        "a schedule: not in this campaign, or not finished; run the whole experiment, or wait for it\n"
+    )
+    assert done.returncode == 1
+
+
 def test_fig12_keeps_the_link_and_shares_out_the_memory(simulate: Simulate) -> None:
     one = ("schedule=zbh1,cross_ud_sub", "network.latency_ms=73.7", "network.bandwidth_gbit_per_s=116.6")
     out = simulate("fig12", "+case=pp4_static25,pp8_static25", *one)

@@ -50,6 +50,12 @@ def test_an_mpi_wheel_under_slurm_is_warned_of(tmp_path: Path, monkeypatch: pyte
     assert "the cluster's own" in doctor._mpi().remedy
 
 
+def test_a_machine_that_allows_no_real_time_priority_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crosspipe.execute.priority.may_be_prompt", lambda: False)
+    item = doctor._priority()
+    assert (item.state, "limits.conf" in item.remedy) == ("note", True)
+
+
 @pytest.mark.serial
 def test_this_machine_can_run_the_demo(tmp_path: Path) -> None:
     said = subprocess.run(
