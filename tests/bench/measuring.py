@@ -55,9 +55,9 @@ def _page(checks: Sequence[Check], quick: bool, found: Found) -> list[str]:
         "A ratio is ours over theirs. Pairs are interleaved, so that whatever else the machine does meets both; the "
         "ratio is taken pair by pair. *Not settled* is a ratio whose interval is too wide to tell: the machine was "
         "busy. Links here run over TCP inside one machine, or over the shaped link that `slurm/devcluster/wan` makes; "
-        "what could not be run (no root, no TUN, no IMB-MPI1) stands as not measured. At 1 KB one way takes a few microseconds, "
-        "of which the Python of mpi4py.bench is more than ours, and IMB-MPI1 has none: a ratio below 0.95 to the one, "
-        "with 1 in the interval of the other, says that.",
+        "what could not be run (no root, no TUN, no IMB-MPI1) stands as not measured. At 1 KB one way takes a few "
+        "microseconds, of which the Python of mpi4py.bench is more than ours, and IMB-MPI1 has none: a ratio below "
+        "0.95 to the one, with 1 in the interval of the other, says that.",
         table(heads, rows, text_columns=2),
     ]
 
