@@ -139,7 +139,8 @@ def _tun(namespace: str) -> int:
 
 
 def _address(namespace: str, number: int, link: Link) -> None:
-    """Addresses, the route to the other site with its congestion control, and buffers large enough for a long link."""
+    """Addresses, the route to the other site with its congestion control, and what hosts of a long link are set to:
+    large buffers, and connections that keep their window when idle."""
     ip = ("ip", "-netns", namespace)
     _run(*ip, "link", "set", "lo", "up")
     for host in HOSTS:
@@ -147,7 +148,13 @@ def _address(namespace: str, number: int, link: Link) -> None:
     _run(*ip, "link", "set", DEVICE, "mtu", str(link.mtu), "txqueuelen", "2000", "up")
     _run(*ip, "route", "add", f"10.78.{1 - number}.0/24", "dev", DEVICE, "src", f"10.78.{number}.1",
          "congctl", link.congestion)  # fmt: skip
-    for name, value in (("no_metrics_save", "1"), ("rmem", "4096 131072 67108864"), ("wmem", "4096 131072 67108864")):
+    settings = {
+        "no_metrics_save": "1",
+        "slow_start_after_idle": "0",
+        "rmem": "4096 131072 67108864",
+        "wmem": "4096 131072 67108864",
+    }
+    for name, value in settings.items():
         path = f"/proc/sys/net/ipv4/tcp_{name}"
         _run("nsenter", f"--net=/run/netns/{namespace}", "sh", "-c", f"echo '{value}' > {path}")
 

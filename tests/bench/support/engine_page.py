@@ -31,11 +31,12 @@ SECTIONS = {
     ),
     "Shaped TCP": (
         "A link that is not built from the model: real TCP between two network namespaces, joined by a relay that "
-        "delays (20 ± 2 ms one way), paces (100 Mbit/s) and drops; congestion control cubic. Nothing is injected. The "
-        "link profiler measured it first, the schedules are planned with what it found. Four ranks, two sites, eight "
-        "microbatches, blocks paced at 40 ms, messages of 128 KiB. Off the prediction: measured / predicted − 1 of the "
-        "makespan, with its sign. Gain: time saved against the static schedule that was fastest here. Where the rate "
-        "falls in the run, the run sees it in its own messages, searches again and swaps (`run.replan_above`)."
+        "delays (20 ± 2 ms one way), paces (100 Mbit/s) and drops; congestion control cubic, and a connection keeps "
+        "its window when idle (tcp_slow_start_after_idle = 0). Nothing is injected. The link profiler measured it "
+        "first, the schedules are planned with what it found. Four ranks, two sites, eight microbatches, blocks paced "
+        "at 40 ms, messages of 128 KiB. Off the prediction: measured / predicted − 1 of the makespan, with its sign. "
+        "Gain: time saved against the static schedule that was fastest here. Where the rate falls in the run, the run "
+        "sees it in its own messages, searches again and swaps (`run.replan_above`)."
     ),
 }
 
