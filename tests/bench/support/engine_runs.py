@@ -6,6 +6,7 @@ good quarter of every block in it.
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,14 +17,18 @@ import msgspec
 from support.engine_bar import Asked, Group, Samples, Show
 from support.instances import DELAYS, label
 
+from crosspipe.campaign.config import NetworkConfig, PipelineConfig
+from crosspipe.campaign.costs import CostsConfig, make_costs
+from crosspipe.campaign.problems import build_problem
 from crosspipe.execute import Point, RunConfig, Session, run_session
 from crosspipe.execute.session import Launch, OnProgress
-from crosspipe.problem import Problem
+from crosspipe.problem import LinkTable, Problem
 from crosspipe.problem.architecture import ModelConfig
 from crosspipe.problem.layers import Split
+from crosspipe.profile.launch import mpiexec_command
 from crosspipe.schedule import Schedule
 from crosspipe.solver import solve
-from crosspipe.store import RunRecord, save
+from crosspipe.store import RunRecord, load, save
 
 STAGES, MICROBATCHES, BLOCK_MS = 4, 8, 20.0
 SCHEDULES = {"ud": ("1f1b", "zbh1", "cross_ud"), "wave": ("cross_wave",)}
@@ -72,32 +77,68 @@ def _early_key(name: str, delays: tuple[float, float]) -> str:
     return f"{name} {label(delays)}: posted at use over early"
 
 
-def problem_of(traversal: str, delays: tuple[float, float]) -> Problem:
-    """Blocks of BLOCK_MS, two sites; delays as multiples of T_F."""
-    stage_ms = BLOCK_MS * (1 if traversal == "ud" else 2)
-    return Problem.uniform(
-        traversal=traversal,
-        stages=STAGES,
-        microbatches=MICROBATCHES,
-        sites=2,
-        forward_ms=stage_ms,
-        input_grad_ms=stage_ms,
-        weight_grad_ms=stage_ms,
-        latency_ms=delays[0] * stage_ms,
-        serialisation_ms=delays[1] * stage_ms,
-        memory_microbatches=6,
+def problem_of(traversal: str, delays: tuple[float, float], model: ModelConfig) -> Problem:
+    """Blocks of BLOCK_MS on two sites; delays across as multiples of T_F, hops inside a site as measured here."""
+    block_ms = BLOCK_MS * (1 if traversal == "ud" else 2)  # of both chunks
+    message_bytes = 4 * model.microbatch_size * model.sequence * model.hidden
+    network = NetworkConfig(kind="injected", delay=delays)
+    return problem_on(local_links(message_bytes), traversal, LAYERS[traversal], model, block_ms, message_bytes, network)
+
+
+def problem_on(
+    table: LinkTable,
+    traversal: str,
+    layers: Split,
+    model: ModelConfig,
+    block_ms: float,
+    message_bytes: int,
+    network: NetworkConfig,
+) -> Problem:
+    """F, D and W of `block_ms` a stage on measured links: the way from a profile to a Problem is the campaign's own."""
+    given = CostsConfig(
+        source="given",
+        forward_ms=block_ms,
+        input_grad_ms=block_ms,
+        weight_grad_ms=block_ms,
+        message_mib=message_bytes / 2**20,
+    )
+    return build_problem(
+        make_costs(given, model, traversal, layers),
+        table,
+        network=network,
+        pipeline=PipelineConfig(sites=2, stages=STAGES, microbatches=MICROBATCHES, memory_microbatches=6),
+        pace=None,
     )
 
 
+@cache
+def local_links(message_bytes: int) -> LinkTable:
+    """What the link profiler finds between the ranks on this machine, over gloo."""
+    with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
+        options = [
+            f"--out={folder}",
+            "--sites=0,0,1,1",
+            f"--sizes=1024,{message_bytes},{2 * message_bytes}",
+            "--streams=none",
+            "--transports=gloo",
+            "--time-budget=6",
+        ]
+        command = mpiexec_command(STAGES, ["crosspipe.profile.links", *options])
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        return load(Path(folder) / "links.json", LinkTable)
+
+
 def _makespans(traversal: str, names: tuple[str, ...], delays: tuple[float, float], quick: bool, show: Show) -> Samples:
-    problem, schedules = problem_of(traversal, delays), {}
+    layers = LAYERS[traversal]
+    model = fitting_model(len(layers[0]) * STAGES)
+    show("measuring links inside a site")
+    problem, schedules = problem_of(traversal, delays, model), {}
     for name in names:
         show(f"planning {name}")
         schedules[name] = solve(problem, name, time_limit_s=2 if quick else SEARCH_S)
     run = RunConfig(pace=1.0, iterations=2 if quick else 8, warmup=1, timeout_s=30, check_gradients=False)
-    layers = LAYERS[traversal]
     show("running")
-    records = execute(schedules, problem, run, fitting_model(len(layers[0]) * STAGES), layers)
+    records = execute(schedules, problem, run, model, layers)
     samples: dict[str, list[float]] = {}
     for name, record in records.items():
         what, measured, predicted = f"{name} {label(delays)}", record.measured, record.predicted_makespan_ns

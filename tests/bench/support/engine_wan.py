@@ -12,12 +12,10 @@ from itertools import combinations
 from statistics import median
 
 from support.engine_bar import Asked, Group, Measured, Samples, Show
-from support.engine_runs import MICROBATCHES, SCHEDULES, STAGES, execute
+from support.engine_runs import SCHEDULES, STAGES, execute, problem_on
 from support.shaped_link import cannot, shaped
 
-from crosspipe.campaign.config import NetworkConfig, PipelineConfig
-from crosspipe.campaign.costs import CostsConfig, make_costs
-from crosspipe.campaign.problems import build_problem
+from crosspipe.campaign.config import NetworkConfig
 from crosspipe.execute import RunConfig
 from crosspipe.problem import LinkTable, Problem
 from crosspipe.problem.architecture import ModelConfig
@@ -160,21 +158,9 @@ def _fall(show: Show) -> Samples:
 
 
 def _problem(traversal: str, table: LinkTable) -> Problem:
-    """Blocks of BLOCK_MS on links as measured: the way from a profile to a Problem is the campaign's own."""
-    given = CostsConfig(
-        source="given",
-        forward_ms=BLOCK_MS,
-        input_grad_ms=BLOCK_MS,
-        weight_grad_ms=BLOCK_MS,
-        message_mib=MESSAGE_BYTES / 2**20,
-    )
-    return build_problem(
-        make_costs(given, MODEL, traversal, LAYERS[traversal]),
-        table,
-        network=NetworkConfig(kind="measured"),
-        pipeline=PipelineConfig(sites=2, stages=STAGES, microbatches=MICROBATCHES, memory_microbatches=6),
-        pace=None,
-    )
+    """Blocks of BLOCK_MS on links as measured."""
+    measured = NetworkConfig(kind="measured")
+    return problem_on(table, traversal, LAYERS[traversal], MODEL, BLOCK_MS, MESSAGE_BYTES, measured)
 
 
 def compared(
