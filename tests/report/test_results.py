@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -173,6 +174,12 @@ def test_what_is_written_reads_back_and_is_explained(results: Results, tmp_path:
     explained = {(t, c) for t, c, *_ in dictionary().iter_rows()}
     assert {("results", c) for c in results.points.columns} <= explained
     assert {("iterations", c) for c in results.iterations.columns} <= explained
+
+
+def test_a_row_of_the_dictionary_is_understood_alone() -> None:
+    pointing = re.compile(r"^its |^the same|those delays|of its 95|that schedule's|time that took")
+    told = [(table, column) for table, column, _, _, meaning in dictionary().iter_rows() if pointing.search(meaning)]
+    assert told == []
 
 
 def test_times_carry_their_unit_in_the_name(results: Results) -> None:
