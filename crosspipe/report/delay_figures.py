@@ -101,7 +101,7 @@ def delay_figure(rows: Rows, looks: dict[str, Style]) -> Figure | None:
         grid = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, (value, own) in zip(grid, panels.items(), strict=False):
             if sweep is None:
-                _side_by_side(axes, own, delays, looks, kind)
+                _side_by_side(axes, own, delays, looks, kind, marked=not _measured_any(rows))
             else:
                 _along(axes, own, sweep, looks, kind, marked=not _measured_any(rows))
             if sweep is not None and value is not None:
@@ -175,7 +175,10 @@ def _along(axes: Axes, rows: Rows, sweep: Sweep, looks: dict[str, Style], kind: 
             plain_log(axis)
 
 
-def _side_by_side(axes: Axes, rows: Rows, delays: Sequence[str], looks: dict[str, Style], kind: str) -> None:
+def _side_by_side(
+    axes: Axes, rows: Rows, delays: Sequence[str], looks: dict[str, Style], kind: str, *, marked: bool
+) -> None:
+    """A short line per schedule at each delay; `marked` as in `_along`."""
     schedules = by_schedule(rows)
     step = 0.8 / len(schedules)
     for index, (name, own) in enumerate(schedules.items()):
@@ -183,6 +186,8 @@ def _side_by_side(axes: Axes, rows: Rows, delays: Sequence[str], looks: dict[str
         centres = [delays.index(r["delay"]) + (index - (len(schedules) - 1) / 2) * step for r in own]
         predicted = [r[f"predicted_{kind}_ms"] for r in own]
         axes.hlines(predicted, [x - 0.45 * step for x in centres], [x + 0.45 * step for x in centres], look.colour)
+        if marked:
+            axes.plot(centres, predicted, look.marker, color=look.colour, markerfacecolor="none")
         _measured(axes, centres, own, look)
     for delay, floor in _floors(rows, "delay", kind).items():
         centre = delays.index(delay)

@@ -44,6 +44,11 @@ _RC = {
 # Okabe and Ito's, with a brown and a grey for the orange and the sky blue, too pale for a line on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8F6B00", "#6E7781")
 _MARKERS, _DASHES = "osD^vPX", ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
+# each has its own look, the same in every figure; those that are often drawn together come first, each in a colour
+_SCHEDULES = (
+    "1f1b", "zbh1", "zbv", "cross_ud_sub", "cross_ud", "cross_wave", "gpipe", "v_half", "v_min", "interleaved_1f1b",
+    "zbh2", "cross_loop", "auto",
+)  # fmt: skip
 
 
 def paper_style() -> AbstractContextManager[None]:
@@ -62,10 +67,21 @@ class Style(NamedTuple):
 
 
 def styles(schedules: Sequence[str]) -> dict[str, Style]:
-    """A look for each schedule; colour, marker and line style differ, so that no two agree in all three below 84."""
-    return {
-        name: Style(COLOURS[i % 6], _MARKERS[i % 7], _DASHES[i % 4]) for i, name in enumerate(dict.fromkeys(schedules))
-    }
+    """A look for each schedule: a known one has its own wherever it is drawn, others have those that are left over."""
+    names = list(dict.fromkeys(schedules))
+    others = [name for name in names if name not in _SCHEDULES]
+    place = {name: i for i, name in enumerate((*_SCHEDULES, *others))}
+    return {name: _look(place[name]) for name in names}
+
+
+def series(names: Sequence[str]) -> dict[str, Style]:
+    """A look for each of what are no schedules, in their order: links, kinds of blocks, sizes of a batch."""
+    return {name: _look(i) for i, name in enumerate(dict.fromkeys(names))}
+
+
+def _look(place: int) -> Style:
+    """Colour, marker and line style differ from one place to the next, and no two agree in all three below 84."""
+    return Style(COLOURS[place % 6], _MARKERS[place % 7], _DASHES[place % 4])
 
 
 def origin_words(rows: Sequence[dict[str, Any]]) -> str:

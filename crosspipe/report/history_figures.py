@@ -13,7 +13,7 @@ from crosspipe.problem import BlockCosts, LinkTable
 from crosspipe.problem.nodes import SLOW, NodeProfiles, against_peers
 from crosspipe.problem.sites import SiteLink, site_links
 from crosspipe.report import measured_prose as prose
-from crosspipe.report.figures import COLOURS, INK, Picture, paper_style, styles, to_svg
+from crosspipe.report.figures import COLOURS, INK, Picture, paper_style, series, to_svg
 from crosspipe.report.measurements import Epoch, Measurements
 from crosspipe.report.over_time import total_ms
 from crosspipe.report.rate_figures import called
@@ -84,7 +84,7 @@ def link_history(epochs: Sequence[Epoch[LinkTable]]) -> Figure:
     for place, epoch in enumerate(epochs):
         for pair in site_links(epoch.found):
             found.setdefault(called((pair.source_site, pair.target_site)), []).append((place, pair))
-    looks = styles(list(found))
+    looks = series(list(found))
     with paper_style():
         figure = Figure(figsize=(3.4, 3.6), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
@@ -125,7 +125,7 @@ def block_history(epochs: Sequence[Epoch[BlockCosts]]) -> Figure:
     """F, D and W through all blocks in every measurement."""
     from matplotlib.figure import Figure
 
-    looks = styles(["F", "D", "W"])
+    looks = series(["F", "D", "W"])
     with paper_style():
         figure = Figure(figsize=(3.4, 2.4), layout="constrained")
         axes = figure.add_subplot()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from crosspipe.problem import Link, LinkTable
 from crosspipe.problem.sites import site_links
-from crosspipe.report.figures import INK, paper_style, styles
+from crosspipe.report.figures import INK, paper_style, series
 from crosspipe.report.wording import size
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def fit_figure(links: LinkTable) -> Figure | None:
     groups = {pair: own for pair, own in _by_sites(links).items() if any(x.sizes_bytes for x in own)}
     if not groups:
         return None
-    looks = styles([called(pair) for pair in groups])
+    looks = series([called(pair) for pair in groups])
     with paper_style():
         figure = Figure(figsize=(3.4, 3.6), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -66,7 +66,7 @@ def window_figure(links: LinkTable) -> Figure | None:
     groups = {pair: own for pair, own in _by_sites(links).items() if any(x.streams for x in own)}
     if not groups:
         return None
-    looks = styles([called(pair) for pair in groups])
+    looks = series([called(pair) for pair in groups])
     with paper_style():
         figure = Figure(figsize=(3.4, 3.0), layout="constrained")
         axes = figure.add_subplot()

@@ -12,6 +12,7 @@ from crosspipe.report.delay_figures import delay_figure
 from crosspipe.report.figures import COLOURS, styles
 from crosspipe.report.link_figures import ecdf, heat_map
 from crosspipe.report.tradeoff import front, tradeoff_pictures
+from crosspipe.solver import SCHEDULES
 
 
 def rows(schedules: int) -> list[dict[str, object]]:
@@ -105,6 +106,22 @@ def test_lines_stand_out_from_the_paper(colour: str, paper: str) -> None:
 
 def test_no_two_schedules_look_alike() -> None:
     assert len(set(styles([f"s{i}" for i in range(42)]).values())) == 42
+
+
+def test_a_known_schedule_looks_the_same_in_every_figure() -> None:
+    one, other = styles(["1f1b", "zbv", "cross_ud"]), styles(["mine", "cross_ud", "zbv"])
+    assert (one["zbv"], one["cross_ud"]) == (other["zbv"], other["cross_ud"])
+    known = styles([*SCHEDULES, "mine"])
+    assert len(set(known.values())) == len(SCHEDULES) + 1  # what is not known has a look of its own
+    assert known["1f1b"] == one["1f1b"]
+
+
+def test_short_lines_side_by_side_carry_the_marker_of_the_legend() -> None:
+    made = [row | {"schedule": name} for name in ("zbh1", "zbv") for row in grid(1, 1)]
+    looks = styles(["zbh1", "zbv"])
+    figure = delay_figure(made, looks)
+    assert figure is not None
+    assert [line.get_marker() for line in figure.axes[0].lines] == [looks["zbh1"].marker, looks["zbv"].marker]
 
 
 def table() -> LinkTable:
