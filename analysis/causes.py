@@ -46,12 +46,12 @@ def per_microbatch_s(problem: Problem, schedule: Schedule) -> float:
 
 
 def explain(best: Best, memory_microbatches: float) -> str | None:
-    """The cause in sentences; None where ours is near the published value."""
+    """The cause in sentences; None where ours is near the published value, or nothing tells."""
     ratio = best.ours_s / best.published_s
     if ratio > SLOWER:
-        return " ".join(_slower(best, memory_microbatches))
+        return " ".join(_slower(best, memory_microbatches)) or None
     if ratio < FASTER:
-        return " ".join(_faster(best))
+        return " ".join(_faster(best)) or None
     return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from crosspipe.report import load_results
 from crosspipe.report.delay_figures import delay_figure
+from crosspipe.report.export import run
 from crosspipe.report.figures import styles
 from crosspipe.report.tables import order
 
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

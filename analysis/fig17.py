@@ -18,12 +18,13 @@ import polars as pl
 
 from crosspipe.problem import Problem
 from crosspipe.report import load_results
-from crosspipe.report.export import needed, options, write_figure, write_table
+from crosspipe.report.export import needed, options, require, run, unfinished, write_figure, write_table
 from crosspipe.report.figures import COLOURS, paper_style
 from crosspipe.report.results import Results
 from crosspipe.schedule import Timeline
 from crosspipe.schedule.timeline import TimedBlock, TimedMessage
 
+DRAWS = "fig17.py draws runs of two stages, which wait for nothing but each other's messages"
 KINDS = {"latency": "one message", "bandwidth": "messages back to back"}
 COMPARABLE = (
     "The paper shows violins of the relative error for ping-pong and back-to-back messages of 4 GB between GPUs and "
@@ -127,12 +128,14 @@ def draw(rows: pl.DataFrame) -> plt.Figure:
 
 def main() -> None:
     told = options(__doc__)
-    rows = errors(load_results(told.campaign, told.store))
+    results = load_results(told.campaign, told.store)
+    require(results, DRAWS, {"pipeline.stages": (2,)})
+    rows = errors(results)
     needed(rows, "a run with messages that were waited for")
     title = "Figure 17, time beyond the injected delay (5th, 50th and 95th percentile)"
-    write_table(summary(rows), told.out / "fig17", title, [COMPARABLE])
+    write_table(summary(rows), told.out / "fig17", title, [COMPARABLE, *unfinished(results)])
     write_figure(draw(rows), told.out / "fig17")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,10 +13,11 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import needed, options, write_figure, write_table
+from crosspipe.report.export import needed, one_each, options, run, unfinished, write_figure, write_table
 from crosspipe.report.figures import paper_style, styles
 from crosspipe.report.results import Results
 
+DRAWS = "headline.py draws runs of several schedules at one delay, with receives early and at use (run.post_ahead_ms)"
 EARLY, AT_USE = "early", "at use"
 COMPARABLE = (
     "Emulated at M70's published block times by processes that sleep them, so the makespan agrees with the simulation "
@@ -34,7 +35,9 @@ def runs(results: Results) -> pl.DataFrame:
         for name, artifacts in results.artifacts.items()
     }
     points = results.points.filter(pl.col("measured_makespan_ms").is_not_null())
-    return points.with_columns(receives=pl.col("point").replace_strict(posted, default=None))
+    found = points.with_columns(receives=pl.col("point").replace_strict(posted, default=None))
+    one_each(results, DRAWS, found, ("schedule", "receives"))
+    return found
 
 
 def all_runs(points: pl.DataFrame) -> pl.DataFrame:
@@ -114,12 +117,13 @@ def draw(points: pl.DataFrame) -> plt.Figure:
 
 def main() -> None:
     told = options(__doc__)
-    points = runs(load_results(told.campaign, told.store))
+    results = load_results(told.campaign, told.store)
+    points, missing = runs(results), unfinished(results)
     title = "Headline, what cross_ud with early receives saves at the largest T_bw"
-    write_table(claims(points), told.out / "headline", title, [COMPARABLE])
-    write_table(all_runs(points), told.out / "headline_runs", "Headline, every run")
+    write_table(claims(points), told.out / "headline", title, [COMPARABLE, *missing])
+    write_table(all_runs(points), told.out / "headline_runs", "Headline, every run", missing)
     write_figure(draw(points), told.out / "headline")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import msgspec
 import polars as pl
+from cases import place, problem_of
 from causes import EXACT, GIB, per_microbatch_s, with_limit
-from table5 import HEAD, cells, place, problem_of, problems
+from table5 import HEAD, cells, loaded, problems
 
 from crosspipe.problem import Problem
-from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
-from crosspipe.report.figures import INK, paper_style, styles
+from crosspipe.report.export import needed, options, run, unfinished, write_figure, write_table
+from crosspipe.report.figures import INK, paper_style, series
 from crosspipe.report.results import Results
+from crosspipe.report.wording import MISSING
 from crosspipe.schedule import Schedule
 from crosspipe.solver import solve
 from crosspipe.solver.advice import Choice, neighbours, tolerance_ns
@@ -47,7 +48,7 @@ class Cell(NamedTuple):
     schedule: Schedule
     problem: Problem
     problems: dict[str, Problem]
-    static: tuple[Problem, Schedule]
+    static: tuple[Problem, Schedule] | None  # None: no static one fits, or none is solved
     zbv_s: float | None  # ZB-V without delay in this case
 
     @property
@@ -57,13 +58,14 @@ class Cell(NamedTuple):
 
 
 def table_cells(results: Results) -> Iterator[Cell]:
-    """The cells in which a schedule of ours and a static one are solved."""
+    """The cells in which a schedule of ours is solved."""
     points = place(results)
     for row in cells(results):
         here = points.filter(pl.col("case") == row["case"])
         own = here.filter(pl.col("delay") == row[HEAD])
         free = here.filter(pl.col("schedule") == "zbv", pl.col("delay") == "(0, 0)")
-        best, static = (own.filter(pl.col("schedule") == row[n])["point"].item() for n in ("our best", "best static"))
+        best = own.filter(pl.col("schedule") == row["our best"])["point"].item()
+        static = own.filter(pl.col("schedule") == (row["best static"] or ""))["point"].to_list()
         yield Cell(
             case=row["case"],
             delay=row[HEAD],
@@ -71,7 +73,7 @@ def table_cells(results: Results) -> Iterator[Cell]:
             schedule=_schedule(results, best),
             problem=problem_of(results, best),
             problems=problems(results, own),
-            static=(problem_of(results, static), _schedule(results, static)),
+            static=(problem_of(results, static[0]), _schedule(results, static[0])) if static else None,
             zbv_s=free["s_per_microbatch"].item() if free.height else None,
         )
 
@@ -130,7 +132,7 @@ def insight(cell: Cell, changed: Sequence[dict[str, Any]]) -> dict[str, Any]:
     apart = [row for row in changed if row["change"] == LARGER_BATCH]
     best = max((row for row in changed if row["change"] != LARGER_BATCH), key=lambda row: row["saved_percent"])
     helps = best["saved_percent"] >= 0.5
-    ours, static = (cell.problem, cell.schedule), cell.static
+    ours = (cell.problem, cell.schedule)
     return {
         "case": cell.case,
         HEAD: cell.delay,
@@ -138,7 +140,7 @@ def insight(cell: Cell, changed: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "ms/microbatch": cell.takes_s * 1e3,
         "latency for +1 %, ms": _or_any(largest_latency_ms(*ours, 0.01)),
         "latency for +5 %, ms": _or_any(largest_latency_ms(*ours, 0.05)),
-        "best static for +5 %, ms": _or_any(largest_latency_ms(*static, 0.05)),
+        "best static for +5 %, ms": _or_any(largest_latency_ms(*cell.static, 0.05)) if cell.static else MISSING,
         "helps most": best["change"] if helps else "nothing by 0.5 %",
         "saves_percent": best["saved_percent"] if helps else None,
         "2 × batch saves_percent": apart[0]["saved_percent"] if apart else None,
@@ -188,7 +190,7 @@ def fastest(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 def draw(table: pl.DataFrame, work_ms: float) -> plt.Figure:
     """A panel per delay: time per microbatch over memory, a line per batch, and the time that a stage's blocks take."""
     delays = table[HEAD].unique(maintain_order=True).to_list()
-    looks = styles([f"{n} microbatches" for n in FRONT_MICROBATCHES])
+    looks = series([f"{n} microbatches" for n in FRONT_MICROBATCHES])
     with paper_style():
         lines = -(-len(delays) // 2)
         figure, grid = plt.subplots(
@@ -218,29 +220,29 @@ def draw(table: pl.DataFrame, work_ms: float) -> plt.Figure:
 
 def main() -> None:
     told = options(__doc__)
-    found = list(table_cells(load_results(told.campaign, told.store)))
-    if not found:
-        raise SystemExit(f"{told.campaign}: no cell has both a schedule of ours and a static one yet")
+    results = loaded(told)
+    found, missing = list(table_cells(results)), unfinished(results)
+    needed(pl.DataFrame([{"case": cell.case} for cell in found]), "a schedule of ours at a delay of the paper")
 
     def say(words: str) -> None:
         print(words, flush=True)
 
     changed = [changes(cell, say) for cell in found]
     rows = [insight(cell, of_cell) for cell, of_cell in zip(found, changed, strict=True)]
-    note = EXPLAINED.format(seconds=SEARCH_S)
+    notes = [EXPLAINED.format(seconds=SEARCH_S), *missing]
     write_table(
-        pl.DataFrame(rows), told.out / "insight", "Table 5, what each cell stands and what would help it", [note]
+        pl.DataFrame(rows), told.out / "insight", "Table 5, what each cell stands and what would help it", notes
     )
     every = pl.DataFrame([row for of_cell in changed for row in of_cell])
-    write_table(every, told.out / "insight_changes", "Table 5, one thing changed", [note])
+    write_table(every, told.out / "insight_changes", "Table 5, one thing changed", notes)
     of_case_1 = [cell for cell in found if cell.case == 1]
     if of_case_1:
         table = fastest([row for cell in of_case_1 for row in front(cell, say)])
         title = "What more memory and a larger batch buy (not recomputed; 8 and 16 are cases 1 and 3)"
-        write_table(table, told.out / "insight_front", title)
+        write_table(table, told.out / "insight_front", title, missing)
         cost = of_case_1[0].problem
         write_figure(draw(table, cost.work_ns(0) / cost.microbatches / 1e6), told.out / "insight_front")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

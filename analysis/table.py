@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from crosspipe.report import load_results, summary_table
+from crosspipe.report.export import run
 
 
 def main() -> None:
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

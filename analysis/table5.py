@@ -14,11 +14,22 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import polars as pl
+from cases import CASES, DRAWS, OURS, place, problem_of, wanted
 from causes import GIB, Best, explain, per_microbatch_s, with_limit
 
 from crosspipe.problem import Problem
 from crosspipe.report import load_results
-from crosspipe.report.export import options, write_figure, write_table
+from crosspipe.report.export import (
+    Options,
+    needed,
+    one_each,
+    options,
+    require,
+    run,
+    unfinished,
+    write_figure,
+    write_table,
+)
 from crosspipe.report.figures import paper_style, styles
 from crosspipe.report.results import STATIC_SCHEDULES, Results
 from crosspipe.schedule import simulate
@@ -26,9 +37,6 @@ from crosspipe.schedule.crossings import site_crossings
 from crosspipe.solver import SCHEDULES, solve
 
 PUBLISHED = pl.read_csv(Path(__file__).parent / "published" / "table5_s_per_microbatch.csv")
-CASES = {1: "16 microbatches", 2: "32, recomputed", 3: "32, twice the memory"}
-OF_CONFIG = {(16, 8, False): 1, (32, 8, True): 2, (32, 16, False): 3}  # microbatches, memory, recomputed
-OURS = ("cross_ud_sub", "cross_ud", "cross_wave")
 DELAY = pl.format("({}, {})", "latency_over_tf", "bandwidth_over_tf").str.replace_all(r"\.0\b", "").alias("delay")
 HEAD = "T_lat/T_F, T_bw/T_F"
 MISFIT = ("needs GiB", "limit GiB", "s/microbatch without limit", "that/published")
@@ -38,29 +46,25 @@ COMPARABLE = (
 )
 
 
-def place(results: Results) -> pl.DataFrame:
-    """All points with their case of the paper and, where solved, seconds per microbatch; other cases are left out."""
-    cases = {name: OF_CONFIG.get(_case(a.point.config)) for name, a in results.artifacts.items()}
-    return results.points.with_columns(
-        case=pl.col("point").replace_strict(cases, return_dtype=pl.Int64),
-        s_per_microbatch=pl.col("predicted_makespan_ms") / pl.col("microbatches") / 1e3,
-    ).filter(pl.col("case").is_not_null())
-
-
-def _case(config: dict[str, Any]) -> tuple[int, float, bool]:
-    pipeline = config["pipeline"]
-    return pipeline["microbatches"], pipeline["memory_microbatches"], config["costs"]["recompute"]
+def loaded(told: Options) -> Results:
+    """The campaign, if it is one of this table."""
+    results = load_results(told.campaign, told.store)
+    require(results, DRAWS, wanted(sites=2))
+    points = place(results)
+    needed(points, "a case of the paper (16 or 32 microbatches, memory of 8 or 16)")
+    one_each(results, DRAWS, points, ("case", "delay", "schedule"))
+    return results
 
 
 def cells(results: Results) -> list[dict[str, Any]]:
     """One row per case and delay: the best schedule of ours and the best static one, with what is proven and known."""
     rows = []
     solved = place(results).filter(pl.col("s_per_microbatch").is_not_null())
-    for (case, delay), own in solved.sort("case", maintain_order=True).group_by("case", "delay", maintain_order=True):
+    for (case, delay), own in solved.group_by("case", "delay", maintain_order=True):
         best = _fastest(own, OURS)
         static = _fastest(own, STATIC_SCHEDULES)
-        if best is None or static is None:
-            continue  # nothing to compare yet
+        if best is None:
+            continue  # nothing of ours is solved here
         published = published_times(best)
         known = {name: published[name] for name in OURS if published.get(name) is not None}
         if not known:
@@ -75,14 +79,16 @@ def cells(results: Results) -> list[dict[str, Any]]:
                 "latency_ms": best["latency_ms"],
                 "Gbit/s, n_DP=1": rate,
                 "Gbit/s, n_DP=16": None if rate is None else 16 * rate,
-                "best static": static["schedule"],
-                "its s/microbatch": static["s_per_microbatch"],
+                "best static": None if static is None else static["schedule"],
+                "its s/microbatch": None if static is None else static["s_per_microbatch"],
                 "our best": best["schedule"],
                 "s/microbatch": best["s_per_microbatch"],
-                "against_static_percent": (best["s_per_microbatch"] / static["s_per_microbatch"] - 1) * 100,
-                "bound s/microbatch": best["lower_bound_ms"] / best["microbatches"] / 1e3,
+                "against_static_percent": None
+                if static is None
+                else (best["s_per_microbatch"] / static["s_per_microbatch"] - 1) * 100,
+                "bound s/microbatch": best["bound_s"],
                 "gap_percent": best["gap_percent"],
-                "crossings static": crossings(results, static["point"]),
+                "crossings static": None if static is None else crossings(results, static["point"]),
                 "crossings ours": crossings(results, best["point"]),
                 "published best": claimed,
                 "its published s/microbatch": known[claimed],
@@ -105,13 +111,6 @@ def published_times(point: dict[str, Any]) -> dict[str, float | None]:
 def _fastest(points: pl.DataFrame, names: Sequence[str]) -> dict[str, Any] | None:
     own = points.filter(pl.col("schedule").is_in(names)).sort("s_per_microbatch")
     return own.row(0, named=True) if own.height else None
-
-
-def problem_of(results: Results, point: str) -> Problem:
-    """The Problem of a solved point."""
-    problem = results.artifacts[point].problem
-    assert problem is not None
-    return problem
 
 
 def crossings(results: Results, point: str) -> int:
@@ -189,24 +188,29 @@ def without_limit(problem: Problem, name: str, known: float | None) -> dict[str,
 
 def draw(results: Results, rows: Sequence[dict[str, Any]]) -> plt.Figure:
     """Per case and delay, every schedule of the paper side by side: simulated here, and measured there as a cross."""
-    looks = styles(PUBLISHED.columns[3:])
+    looks, points = styles(PUBLISHED.columns[3:]), place(results)
+    cases = [case for case in CASES if any(row["case"] == case for row in rows)]
+    of_rows = {row[HEAD] for row in rows}
+    delays = [
+        d for d in points.sort("latency_ratio", "bandwidth_ratio")["delay"].unique(maintain_order=True) if d in of_rows
+    ]
     with paper_style():
-        figure, axes = plt.subplots(3, 1, figsize=(3.4, 5.2), sharex=True, layout="constrained")
-        points = place(results)
-        for axis, (case, words) in zip(axes, CASES.items(), strict=True):
-            here = [row for row in rows if row["case"] == case]
-            delays = [row[HEAD] for row in here]
+        size = (3.4, 1.0 + 1.4 * len(cases))
+        figure, grid = plt.subplots(len(cases), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+        axes = list(grid.flat)
+        for axis, case in zip(axes, cases, strict=True):
             own = points.filter(pl.col("case") == case)
             published = PUBLISHED.filter(pl.col("case") == case)
             for index, (column, look) in enumerate(looks.items()):
                 times = dict(own.filter(pl.col("schedule") == column).select("delay", "s_per_microbatch").iter_rows())
                 known = dict(published.select(DELAY, column).iter_rows())
+                here = [d if d in own["delay"] else None for d in delays]
                 places = [i + (index - (len(looks) - 1) / 2) * 0.13 for i in range(len(delays))]
                 marks = {"color": look.colour, "linestyle": "none"}
-                axis.plot(places, [times.get(d) for d in delays], marker=look.marker, mfc="none", label=column, **marks)
-                axis.plot(places, [known.get(d) for d in delays], marker="x", markersize=3, **marks)
+                axis.plot(places, [times.get(d) for d in here], marker=look.marker, mfc="none", label=column, **marks)
+                axis.plot(places, [known.get(d) for d in here], marker="x", markersize=3, **marks)
             axis.set_xticks(range(len(delays)), [d.replace(", ", ",\n") for d in delays])
-            axis.set_title(f"case {case}: {words}")
+            axis.set_title(f"case {case}: {CASES[case]}")
             axis.set_ylabel("s per microbatch")
             axis.margins(y=0.1)
             axis.set_ylim(bottom=0)
@@ -217,22 +221,23 @@ def draw(results: Results, rows: Sequence[dict[str, Any]]) -> plt.Figure:
 
 def main() -> None:
     told = options(__doc__)
-    results = load_results(told.campaign, told.store)
+    results = loaded(told)
     rows = cells(results)
-    if not rows:
-        raise SystemExit(f"{told.campaign}: no cell has both a schedule of ours and a static one yet")
+    needed(pl.DataFrame(rows, infer_schema_length=None), "a schedule of ours at a delay of the paper")
+    notes = unfinished(results)
     title = "Table 5, simulated with bound and gap"
-    write_table(pl.DataFrame(rows), told.out / "table5", title, [COMPARABLE, *causes(results, rows)])
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    write_table(table, told.out / "table5", title, [COMPARABLE, *notes, *causes(results, rows)])
     every = schedules(results)
     misfits = every.filter(pl.col("status") == "infeasible")
     if misfits.height:
         title = "Infeasible: schedules that do not fit the memory of a case, and what they would take without its limit"
         shown = misfits.select("case", HEAD, "schedule", "published s/microbatch", *MISFIT)
-        write_table(shown, told.out / "table5_infeasible", title)
+        write_table(shown, told.out / "table5_infeasible", title, notes)
     title = "Table 5, every schedule beside its published time (static ones published as shipped)"
-    write_table(every.drop(MISFIT), told.out / "table5_schedules", title)
+    write_table(every.drop(MISFIT), told.out / "table5_schedules", title, notes)
     write_figure(draw(results, rows), told.out / "table5")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

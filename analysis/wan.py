@@ -15,9 +15,11 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 from crosspipe.report import load_results
-from crosspipe.report.export import needed, write_figure, write_table
+from crosspipe.report.export import needed, one_each, refuse, run, unfinished, write_figure, write_table
 from crosspipe.report.figures import interval, paper_style, styles
-from crosspipe.report.results import STATIC_SCHEDULES
+from crosspipe.report.results import STATIC_SCHEDULES, Results
+
+DRAWS = "wan.py draws runs over links that are shaped or real, one for each schedule in a campaign"
 
 COMPARABLE = (
     "Predicted with the link as it was measured before each campaign; measured over TCP that is shaped from outside "
@@ -25,12 +27,16 @@ COMPARABLE = (
 )
 
 
-def runs(campaigns: list[Path], store: Path | None) -> pl.DataFrame:
+def runs(campaigns: list[Results]) -> pl.DataFrame:
     """The measured points of all campaigns, each with its setting."""
-    frames = [
-        load_results(folder, store).points.with_columns(link=pl.lit(folder.resolve().name)) for folder in campaigns
-    ]
-    points = pl.concat(frames).filter(pl.col("measured_iteration_ms").is_not_null())
+    frames = []
+    for results in campaigns:
+        own = results.points.filter(pl.col("measured_iteration_ms").is_not_null())
+        if "emulated" in own["origin"]:
+            refuse(results, DRAWS, "the link is emulated")
+        one_each(results, DRAWS, own, ("schedule",))
+        frames.append(own.with_columns(link=pl.lit(results.campaign_dir.resolve().name)))
+    points = pl.concat(frames)
     needed(points, "a measured run")
     return points
 
@@ -115,13 +121,13 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="where the artifacts lie now; default: as the campaigns recorded")
     told = parser.parse_args()
     out = told.out or told.campaigns[0] / "analysis"
-    out.mkdir(parents=True, exist_ok=True)
-    points = runs(told.campaigns, told.store)
+    campaigns = [load_results(folder, told.store) for folder in told.campaigns]
+    points, missing = runs(campaigns), unfinished(*campaigns)
     table = gains(points)
-    write_table(table, out / "wan", "Shaped TCP, gain over the best static schedule", [COMPARABLE])
-    write_table(every(points), out / "wan_runs", "Shaped TCP, every run")
+    write_table(table, out / "wan", "Shaped TCP, gain over the best static schedule", [COMPARABLE, *missing])
+    write_table(every(points), out / "wan_runs", "Shaped TCP, every run", missing)
     write_figure(draw(points, table), out / "wan")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,4 +1,4 @@
-"""What the scripts in `analysis/` share: options, curves along the delays, tables and figures in every form of a paper.
+"""What the scripts in `analysis/` share: options, what a campaign must have, curves, tables and figures for a paper.
 
 A table is a polars frame whose column names carry the units; it becomes CSV with all digits, and Markdown and LaTeX
 with those a reader needs. A figure becomes PDF, SVG and PNG.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from crosspipe.errors import CrosspipeError
 from crosspipe.report.figures import paper_style, styles
 from crosspipe.report.wording import MISSING, number
 from crosspipe.store.files import write_bytes
@@ -19,6 +20,8 @@ from crosspipe.store.files import write_bytes
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
+
+    from crosspipe.report.results import Results
 
 _DELAYS = (("latency_ratio", "T_lat/T_F", "bandwidth_ratio"), ("bandwidth_ratio", "T_bw/T_F", "latency_ratio"))
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$"}
@@ -40,16 +43,62 @@ def options(doc: str | None) -> Options:
     parser.add_argument("--store", type=Path, help="where the artifacts lie now; default: as the campaign recorded")
     found = parser.parse_args(namespace=Options())
     found.out = found.out or found.campaign / "analysis"
-    found.out.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def run(main: Callable[[], None]) -> None:
+    """Calls a script's `main`; a campaign that cannot be read ends it in the one line that says why."""
+    try:
+        main()
+    except CrosspipeError as error:
+        raise SystemExit(str(error)) from error
+
+
+def require(results: Results, draws: str, wanted: Mapping[str, Collection[Any] | None]) -> None:
+    """Ends the script in one line where the campaign is of another kind than it draws, which `draws` says.
+
+    `wanted` names keys of the configuration as they are overridden (`pipeline.sites`) and what each may be in a point;
+    None: anything that is given.
+    """
+    for key, allowed in wanted.items():
+        found = [_at(artifacts.point.config, key) for artifacts in results.artifacts.values()]
+        other = [v for v in found if v is None or (allowed is not None and v not in allowed)]
+        if other:
+            values = "not given" if other[0] is None else " and ".join(dict.fromkeys(map(str, other)))
+            refuse(results, draws, f"{key} is {values}")
+
+
+def one_each(results: Results, draws: str, points: pl.DataFrame, columns: Sequence[str]) -> None:
+    """Ends the script in one line where several of `points` agree in all `columns`: nothing there tells them apart."""
+    import polars as pl
+
+    several = points.group_by(columns, maintain_order=True).len().filter(pl.col("len") > 1)
+    if several.height:
+        *values, count = several.row(0)
+        refuse(results, draws, f"{count} points have {', '.join(map(_cell, values))}")
+
+
+def refuse(results: Results, draws: str, found: str) -> NoReturn:
+    """Ends the script in one line: what was found in this campaign, and what the script draws instead."""
+    raise SystemExit(f"{results.campaign_dir}: {found} in this campaign ({results.campaign.name}); {draws}")
+
+
+def unfinished(*campaigns: Results) -> list[str]:
+    """A note for below a table where some points have no result yet; that one does not fit the memory is a result."""
+    import polars as pl
+
+    points = pl.concat([results.points for results in campaigns])
+    finished = points.filter(pl.col("status").is_in(("done", "cached", "infeasible"))).height
+    did = "have run" if points["run_key"].is_not_null().any() else "are solved"
+    return [] if finished == points.height else [f"{finished} of {points.height} points {did}; the rest is missing."]
 
 
 def write_table(frame: pl.DataFrame, stem: Path, caption: str, notes: Sequence[str] = ()) -> None:
     """`frame` as STEM.csv, STEM.md and STEM.tex, with the caption above and the notes below; prints the Markdown."""
     text = markdown(frame, caption, notes)
-    write_bytes(stem.with_suffix(".csv"), frame.write_csv().encode())
-    write_bytes(stem.with_suffix(".md"), text.encode())
-    write_bytes(stem.with_suffix(".tex"), latex(frame, caption, notes).encode())
+    write_bytes(_file(stem, "csv"), frame.write_csv().encode())
+    write_bytes(_file(stem, "md"), text.encode())
+    write_bytes(_file(stem, "tex"), latex(frame, caption, notes).encode())
     print(text)
 
 
@@ -58,10 +107,10 @@ def write_figure(figure: Figure, stem: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "crosspipe", "pdf.fonttype": 42}):
-        figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(stem.with_suffix(".png"), dpi=200)
-    print(stem.with_suffix(".pdf"))
+        figure.savefig(_file(stem, "pdf"), metadata={"CreationDate": None})
+        figure.savefig(_file(stem, "svg"), metadata={"Date": None})
+        figure.savefig(_file(stem, "png"), dpi=200)
+    print(_file(stem, "pdf"))
 
 
 def along_delays(
@@ -130,6 +179,20 @@ def latex(frame: pl.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
             r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", *below, r"\end{table}", "",
         ]
     )  # fmt: skip
+
+
+def _file(stem: Path, ending: str) -> Path:
+    """STEM.ENDING, in a folder that is there; a stem may have dots of its own, as in `fig15_zbv_1.5_0`."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    return stem.with_name(f"{stem.name}.{ending}")
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """What a configuration has at a dotted key; None where nothing stands there."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _words(column: str) -> str:

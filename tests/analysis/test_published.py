@@ -89,3 +89,37 @@ def test_fig14_has_a_row_a_size(simulate: Simulate) -> None:
     out = simulate("fig14", "+case=stages4", "schedule=cross_ud_sub")
     row = pl.read_csv(out / "fig14.csv").row(0, named=True)
     assert (row["stages"], row["microbatches"], row["blocks"]) == (4, 8, 96)
+
+
+def test_table5_of_a_paced_campaign_is_at_the_pace_of_the_costs(
+    monkeypatch: pytest.MonkeyPatch, solved: Simulate
+) -> None:
+    monkeypatch.syspath_prepend(ANALYSIS)
+    part = ("+case=batch16", "schedule=zbh1,cross_ud_sub", "network.delay=[0,0],[0.25,0.25]", "run.pace=0.5")
+    results = load_results(solved("table5", *part))
+    free, near = importlib.import_module("table5").cells(results)
+    # F, D, W = 38, 46, 21 ms: ZB-H1 n(F+D+W) + (p-1)(F+D-W) = 16 * 105 + 7 * 63 ms, half of it as paced
+    assert free["its s/microbatch"] == pytest.approx(2.121 / 16)
+    assert free["bound s/microbatch"] == pytest.approx(2.121 / 16)
+    # a quarter of 38 ms each, 64 MiB in it
+    assert near["latency_ms"] == pytest.approx(9.5)
+    assert near["Gbit/s, n_DP=1"] == pytest.approx(2**26 * 8 / 9.5e-3 / 1e9)
+    assert near["ours/published"] == pytest.approx(near["s/microbatch"] / 0.127)
+    work = importlib.import_module("cases").problem_of(results, results.points["point"][0]).work_ns(0)
+    assert work == 16 * 105_000_000
+
+
+def test_table5_keeps_a_cell_without_a_static_schedule_and_draws_the_cases_it_has(
+    monkeypatch: pytest.MonkeyPatch, solved: Simulate
+) -> None:
+    monkeypatch.syspath_prepend(ANALYSIS)
+    table5 = importlib.import_module("table5")
+    part = ("+case=batch16", "schedule=cross_ud_sub", "network.delay=[0,0],[2,2]")
+    results = load_results(solved("table5", *part))
+    rows = table5.cells(results)
+    assert [(row["best static"], row["against_static_percent"], row["our best"]) for row in rows] == [
+        (None, None, "cross_ud_sub")
+    ] * 2
+    (axes,) = table5.draw(results, rows).axes
+    assert axes.get_title(loc="left") == "case 1: 16 microbatches"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["(0,\n0)", "(2,\n2)"]

@@ -150,3 +150,9 @@ def test_the_wire_that_would_give_the_published_value(causes: ModuleType) -> Non
         6, rel=0.01
     )
     assert causes.wire_for(found, 10.0) is None
+
+
+def test_where_nothing_tells_the_cause_there_is_no_note(causes: ModuleType) -> None:
+    """Latency alone: no wire to be slower, and no cell without delay to compare with."""
+    problem = two_stages(latency_ms=5)
+    assert causes.explain(best(causes, problem, "zbh1", published_s=1.0), 2) is None

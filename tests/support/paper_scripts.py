@@ -12,7 +12,7 @@ from typing import Any
 
 from crosspipe.problem import Problem
 from crosspipe.schedule import Certificate, Schedule, Timeline
-from crosspipe.store.campaign_file import CampaignFile, CampaignPoint
+from crosspipe.store.campaign_file import CampaignFile, CampaignPoint, Outcome, outcome_path
 from crosspipe.store.claims import my_claim
 from crosspipe.store.files import save
 from crosspipe.store.records import Iteration, Rank, RunRecord
@@ -22,6 +22,7 @@ from crosspipe.store.timelines import write_timelines
 
 ANALYSIS = Path(__file__).parents[2] / "analysis"
 MS = 1_000_000
+LABELS = {"model": "made up", "network": "ratios", "latency_ratio": None, "bandwidth_ratio": None, "pace": None}
 
 
 def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -62,20 +63,12 @@ def written(name: str, *campaigns: Path) -> Path:
 
 def write_runs(root: Path, runs: Sequence[dict[str, Any]]) -> Path:
     """A campaign in `root` of points that were run: `schedule`, `problem`, `bound_ms`, `predicted_ms`, `measured_ms`
-    (one per iteration), and where wanted `config`, `timelines` and `origin`."""
+    (one per iteration), and where wanted `config`, `labels`, `timelines` and `origin`."""
     store, points = Store(root / "store"), []
     for number, run in enumerate(runs):
         problem: Problem = run["problem"]
         name, predicted_ns = run["schedule"], round(run["predicted_ms"] * MS)
-        bound = Certificate(
-            makespan_ns=predicted_ns, lower_bound_ns=round(run["bound_ms"] * MS), proven_by="by hand",
-            explanation="made up", assumptions=(),
-        )  # fmt: skip
-        schedule = Schedule(
-            name=name, traversal=problem.traversal, stages=problem.stages, chunks=problem.chunks,
-            microbatches=problem.microbatches, orders=((),) * problem.stages, certificate=bound,
-            problem_digest=problem.digest(),
-        )  # fmt: skip
+        schedule = _schedule(name, problem, predicted_ns, run["bound_ms"])
         iterations = tuple(
             Iteration(
                 index=i, warmup=False, loss=5.0, gradient_norm=1.0, makespan_ns=round(ms * MS),
@@ -96,14 +89,49 @@ def write_runs(root: Path, runs: Sequence[dict[str, Any]]) -> Path:
         solved = _made(store, "solve", number, {"problem.json": problem, "schedule.json": schedule})
         files = {"run.json": record} | ({"timelines.parquet": timelines} if timelines else {})
         ran = _made(store, "run", number, files)
-        labels = {
-            "schedule": name, "model": "made up", "network": "ratios", "latency_ratio": None, "bandwidth_ratio": None,
-            "pace": 1.0,
-        }  # fmt: skip
+        labels = LABELS | {"schedule": name, "pace": 1.0} | run.get("labels", {})
         keys = {"solve": solved, "run": ran}
         points.append(CampaignPoint(name=f"p{number}", labels=labels, config=run.get("config", {}), keys=keys))
+    return _campaign(root, store, points)
+
+
+def write_solved(root: Path, runs: Sequence[dict[str, Any]]) -> Path:
+    """A campaign in `root` of points that end with their schedule: `schedule`, `labels`, `config`, and where solved
+    `problem` and `predicted_ms`; where the memory is too small, `needs`, the reason."""
+    store, points = Store(root / "store"), []
+    for number, run in enumerate(runs):
+        name, problem = run["schedule"], run.get("problem")
+        key = f"{number:064x}"
+        if problem is not None:
+            schedule = _schedule(name, problem, round(run["predicted_ms"] * MS), run["predicted_ms"])
+            key = _made(store, "solve", number, {"problem.json": problem, "schedule.json": schedule})
+        if "needs" in run:
+            path = outcome_path(root / "campaign", "solve", key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(path, Outcome(stage="solve", key=key, status="failed", reason=run["needs"]))
+        labels = LABELS | {"schedule": name} | run.get("labels", {})
+        points.append(
+            CampaignPoint(name=f"p{number}", labels=labels, config=run.get("config", {}), keys={"solve": key})
+        )
+    return _campaign(root, store, points)
+
+
+def _schedule(name: str, problem: Problem, makespan_ns: int, bound_ms: float) -> Schedule:
+    bound = Certificate(
+        makespan_ns=makespan_ns, lower_bound_ns=round(bound_ms * MS), proven_by="by hand", explanation="made up",
+        assumptions=(),
+    )  # fmt: skip
+    return Schedule(
+        name=name, traversal=problem.traversal, stages=problem.stages, chunks=problem.chunks,
+        microbatches=problem.microbatches, orders=((),) * problem.stages, certificate=bound,
+        problem_digest=problem.digest(),
+    )  # fmt: skip
+
+
+def _campaign(root: Path, store: Store, points: Sequence[CampaignPoint]) -> Path:
     campaign = root / "campaign"
-    campaign.mkdir()
+    campaign.mkdir(exist_ok=True)
+    store.root.mkdir(exist_ok=True)
     save(
         campaign / "campaign.json",
         CampaignFile(name="by hand", store=str(store.root), created_at_s=1.75e9, points=tuple(points)),
