@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import pickle
 import sys
 import tempfile
 import threading
@@ -27,6 +28,7 @@ SLOWER = 1.5  # a delay must be this many times the real transfer; others count 
 PERCENTILES = {"p50": (0.5, 0.1), "p95": (0.95, 0.5)}  # which, and what it must be at most, in ms
 REPETITIONS = 80  # of a delay: an interval of p95 needs 72
 LATE = "ms late"
+RESULTS = "results.pickle"  # of the receiving process: more than a pipe holds until somebody reads it
 
 
 def part_groups(*, quick: bool) -> list[Group]:
@@ -158,15 +160,14 @@ def _cost(repetitions: int, show: Show) -> Samples:
 def _delays(sizes: tuple[str, ...], repetitions: int, show: Show) -> Samples:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
-        results = context.SimpleQueue()
-        ends = [context.Process(target=_delay_end, args=(rank, sizes, repetitions, folder, results)) for rank in (0, 1)]
+        ends = [context.Process(target=_delay_end, args=(rank, sizes, repetitions, folder)) for rank in (0, 1)]
         for end in ends:
             end.start()
         for end in ends:
             end.join()
             if end.exitcode:
                 raise RuntimeError(f"a process of the delay measurement ended with {end.exitcode}")
-        transfers, errors = results.get()
+        transfers, errors = pickle.loads(Path(folder, RESULTS).read_bytes())
     found: dict[str, Sequence[float] | Measured] = {_key(*where, "real transfer"): t for where, t in transfers.items()}
     for (size, mode, ms), samples in errors.items():
         found[_key(size, mode, f"{ms} ms: late")] = [100 * (1 - len(fitting(samples, ms)) / len(samples))]
@@ -183,7 +184,7 @@ def fitting(samples: Sequence[tuple[float, float]], delay_ms: float) -> list[tup
     return [(error, transfer) for error, transfer in samples if delay_ms >= SLOWER * transfer]
 
 
-def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str, results) -> None:
+def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str) -> None:
     """Rank 0 sends, rank 1 receives; a receive is posted before the sender is told to go."""
     import torch
 
@@ -225,7 +226,7 @@ def _delay_end(rank: int, sizes: tuple[str, ...], repetitions: int, folder: str,
                 for ms in DELAYS_MS:
                     errors[size, mode, ms] = [once(tensor, ms * 1_000_000) for _ in range(repetitions)]
     if rank == 1:
-        results.put((transfers, errors))
+        Path(folder, RESULTS).write_bytes(pickle.dumps((transfers, errors)))
     transport.allgather(b"")
     transport.close()
 
