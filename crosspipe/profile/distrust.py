@@ -7,9 +7,10 @@ an error (`crosspipe.profile.places.check_world`): all else is kept, and said.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -176,29 +177,50 @@ def protocol_switches(links: Sequence[Link]) -> list[Finding]:
 def unit_slips(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Finding]:
     """`unit_slip`: alpha or bandwidth off by about 1000 or 1024 from the neighbours. `far_from_neighbours`: by over 10.
 
-    Neighbours are the links of the same transport between the same two sites, in both directions; where there are
-    fewer than two, all links of the transport that do (or do not) cross sites, and then only a slip is reported: sites
-    may well lie ten times as far apart as others.
+    Neighbours are the links of the same transport between the same two sites, in both directions. Where there are
+    fewer than two, a slip is looked for among all links of the transport that do (or do not) cross sites; they say
+    nothing of what is far: sites may well lie ten times as far apart as others.
     """
     slips, far = [], []
-    for link in links:
-        close = [x for x in links if x is not link and _between(x, site_of_rank) == _between(link, site_of_rank)]
-        near = len(close) >= 2
-        if not near:
-            close = [x for x in links if x is not link and _kind(x, site_of_rank) == _kind(link, site_of_rank)]
-        for quantity in ("latency_ns", "bandwidth_bytes_per_s"):
-            own = getattr(link, quantity)
-            others = [value for x in close if (value := getattr(x, quantity))]
-            if not own or not others:
-                continue
-            usual = median(others)
-            factor = max(own / usual, usual / own)
-            sentence = f"{_name(link)}: {quantity} = {own}, {factor:.4g} times from its neighbours' {usual:.0f}"
-            if UNIT_SLIP[0] <= factor <= UNIT_SLIP[1]:
-                slips.append(f"{sentence}, as a slip of units by 1000 or 1024 would be")
-            elif near and factor > FAR:
-                far.append(sentence)
+
+    def neighbours(link: Link, group: Callable[[Link, Sequence[int]], object]) -> list[Link]:
+        return [x for x in links if x is not link and group(x, site_of_rank) == group(link, site_of_rank)]
+
+    for quantity in ("latency_ns", "bandwidth_bytes_per_s"):
+        slipped: list[Link] = []
+        for link in links:
+            same = neighbours(link, _between)
+            away = _times_from(link, same if len(same) >= 2 else neighbours(link, _kind), quantity)
+            if away is not None and UNIT_SLIP[0] <= away.factor <= UNIT_SLIP[1]:
+                slips.append(f"{away}, as a slip of units by 1000 or 1024 would be")
+                slipped.append(link)
+        for link in (x for x in links if x not in slipped):
+            away = _times_from(link, [x for x in neighbours(link, _between) if x not in slipped], quantity)
+            if away is not None and away.factor > FAR:
+                far.append(str(away))
     return _finding("unit_slip", slips) + _finding("far_from_neighbours", far)
+
+
+class _Away(NamedTuple):
+    """How many times a link's `quantity` is from the usual one of its neighbours."""
+
+    link: Link
+    quantity: str
+    factor: float
+    usual: float
+
+    def __str__(self) -> str:
+        own = f"{_name(self.link)}: {self.quantity} = {getattr(self.link, self.quantity)}"
+        return f"{own}, {self.factor:.4g} times from its neighbours' {self.usual:.0f}"
+
+
+def _times_from(link: Link, neighbours: Iterable[Link], quantity: str) -> _Away | None:
+    """None where either is not known, or zero."""
+    own, others = getattr(link, quantity), [value for x in neighbours if (value := getattr(x, quantity))]
+    if not own or not others:
+        return None
+    usual = median(others)
+    return _Away(link, quantity, max(own / usual, usual / own), usual)
 
 
 def slow_ranks(links: Sequence[Link], site_of_rank: Sequence[int], node_of_rank: Sequence[str] = ()) -> list[Finding]:

@@ -44,6 +44,8 @@ def read_link_csv(path: str | Path, *, site_of_rank: Sequence[int] = ()) -> Link
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}); give a CSV table of links") from None
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{path}: is not text in UTF-8 ({error.reason}); save the table as CSV in UTF-8") from None
     rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
     latency_column, bandwidth_column = _columns(path, rows[0] if rows else [])
     names = _site_names(path, [row[:2] for row in rows[1:]])

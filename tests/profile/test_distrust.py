@@ -163,6 +163,14 @@ def test_a_latency_far_from_its_neighbours_is_told_but_distant_sites_are_not() -
     assert (found.name, found.detail[:35]) == ("far_from_neighbours", "mpi 2->1: latency_ns = 900000, 18 t")
 
 
+def test_both_directions_of_one_link_are_neighbours() -> None:
+    there_and_back = [link(0, 1, 5_000), link(1, 0, 60_000)]
+    (found,) = unit_slips(there_and_back, [0, 1])
+    assert found.name == "far_from_neighbours"
+    assert found.detail.startswith("mpi 0->1: latency_ns = 5000, 12 times from its neighbours' 60000")
+    assert unit_slips([link(0, 1, 5_000), link(1, 0, 45_000)], [0, 1]) == []
+
+
 def test_a_slow_rank_is_named_and_its_peers_are_not() -> None:
     sites = [0, 0, 1, 1]
     pairs = [(a, b) for a in range(4) for b in range(4) if a != b]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crosspipe.errors import CrosspipeError
+from crosspipe.errors import ArtifactError, CrosspipeError
 from crosspipe.profile.imported import read_link_csv
 
 HEADER = "source_site,target_site,latency_ms,bandwidth_gbit_per_s\n"
@@ -56,6 +56,18 @@ def test_a_slip_by_1024_is_told(tmp_path: Path) -> None:
     (found,) = read_link_csv(written(tmp_path, HEADER + rows)).findings
     assert found.name == "unit_slip"
     assert "imported 2->0: bandwidth_bytes_per_s = 1280000000000, 1024 times" in found.detail
+
+
+def test_directions_a_hundred_million_times_apart_are_told(tmp_path: Path) -> None:
+    found = read_link_csv(written(tmp_path, HEADER + "0,1,2,1e9\n1,0,2,10\n")).findings
+    assert [one.name for one in found] == ["far_from_neighbours"]
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "links.csv"
+    path.write_bytes((HEADER + "z\xfcrich,lugano,2,10\n").encode("latin-1"))
+    with pytest.raises(ArtifactError, match=r"links\.csv: is not text in UTF-8 .*save the table as CSV in UTF-8"):
+        read_link_csv(path)
 
 
 @pytest.mark.parametrize(
