@@ -7,8 +7,10 @@ key. Sections that belong to a part of the package (`model`, `run`, ...) are han
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,8 +20,10 @@ from crosspipe.campaign.cluster import ClusterConfig, Count, Section
 from crosspipe.campaign.costs import CostsConfig
 from crosspipe.errors import FieldError, UsageError
 from crosspipe.execute.spec import RunConfig
+from crosspipe.execute.variation import read_bandwidth
 from crosspipe.problem import Finding
 from crosspipe.problem.architecture import ModelConfig
+from crosspipe.problem.spread import FEWEST
 from crosspipe.profile.imported import read_link_csv
 
 T = TypeVar("T")
@@ -192,6 +196,21 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     links: dict[str, Any] = msgspec.field(default_factory=dict)
     blocks: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, least in (("links.fewest", FEWEST), ("blocks.repetitions", FEWEST)):
+            value = self._given(name)
+            if isinstance(value, int) and value < least:
+                wrong = "too few for a 95 % interval of the median"
+                raise UsageError(f"profile.{name}", value, wrong, f"use {least} or more")
+        for name in ("links.time_budget", "links.time_limit", "links.width", "blocks.budget_s"):
+            value = self._given(name)
+            if isinstance(value, int | float) and not 0 < value < math.inf:
+                raise UsageError(f"profile.{name}", value, "is not a finite number > 0", "use more than 0")
+
+    def _given(self, name: str) -> Any:
+        part, _, key = name.partition(".")
+        return getattr(self, part).get(key)
+
 
 class PointConfig(Section, frozen=True, kw_only=True):
     """One point: everything that `crosspipe run` was told, resolved.
@@ -247,7 +266,12 @@ def distrusted_table(config: PointConfig) -> tuple[Finding, ...]:
 
 
 def check_possible(config: PointConfig) -> None:
-    """UsageError for what is well-formed but cannot run: a model without a decoder, a text that is not there."""
+    """UsageError or FieldError for what is well-formed but cannot run: a table of links that lacks one, a model
+    without a decoder, a file that is not there."""
+    if config.network.kind == "table":
+        _check_table(config)
+    if config.until == "run" and config.run.bandwidth_trace is not None:
+        read_bandwidth(config.run.bandwidth_trace)
     if not config.costs.measured:
         if config.until == "run" and config.run.pace is None:
             raise UsageError(
@@ -269,14 +293,27 @@ def check_possible(config: PointConfig) -> None:
         raise UsageError("run.data", data, "no such file or folder", "give text to train on, or null")
 
 
+def _check_table(config: PointConfig) -> None:
+    """UsageError where the table has no link between the sites of two stages in a row."""
+    known = {(source, target) for source, target, *_ in config.network.canonical().links or ()}
+    for here, there in pairwise(config.pipeline.site_of_stage()):
+        for source, target in ((here, there), (there, here)):
+            if source != target and (source, target) not in known:
+                wrong = f"has no row for site {source} to site {target}"
+                raise UsageError("network.file", config.network.file, wrong, "add it to the table")
+
+
 def _usage_error(error: msgspec.ValidationError, config: dict[str, Any], cls: type[Any]) -> UsageError:
-    if isinstance(error.__cause__, UsageError):  # of a section's own: it names key and value
-        return error.__cause__
+    inner = error.__cause__
+    if isinstance(inner, UsageError):  # of a section's own: it names key and value
+        return inner
     what, _, where = str(error).partition(" - at `")
     path = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", where)
     named = re.search(r"(unknown|missing required) field `(.*)`", what)
     value = _at(config, path, named[2] if named and named[1] == "unknown" else None)
     field = where.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", ".*") or "configuration"
+    if isinstance(inner, FieldError):
+        return UsageError(f"{field}.{inner.field}", inner.value, inner.wrong, inner.remedy)
     if named:
         field = named[2] if field == "configuration" else f"{field}.{named[2]}"
         if named[1] == "missing required":

@@ -7,11 +7,13 @@ as a module object and hands the classes to Hydra's registry (works with Hydra 1
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import hydra
@@ -34,6 +36,7 @@ from crosspipe.errors import CrosspipeError
 
 Launch = Callable[[list[dict[str, Any]], list[list[str]]], None]
 _MODULE = "hydra_plugins.crosspipe"
+_UNKNOWN = re.compile(r"Could not override '([^']+)'.*is not in struct")
 # Hydra's own questions; everything else is a sweep, and saying so keeps its error messages to the point
 _ASKS = ("--cfg", "-c", "--info", "-i", "--shell-completion", "-sc", "--hydra-help", "--version", "-m", "--multirun")
 
@@ -158,7 +161,24 @@ def one_line(error: Exception) -> str:
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     noise = ("full_key:", "object_type=", "Set the environment variable", "See https://")
     said = "; ".join(dict.fromkeys(line for line in lines if not line.startswith(noise)))
+    if unknown := _UNKNOWN.match(said):
+        near = difflib.get_close_matches(unknown[1], known_keys(), n=1)
+        remedy = f"did you mean {near[0]}?" if near else "crosspipe run --cfg job shows all keys"
+        return f"{unknown[1]}: no such key; {remedy}"
     return f"override {error.override!r}: {said}" if isinstance(error, OverrideParseException) else said
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the default configuration, sections too."""
+    with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
+        config = OmegaConf.to_container(_without_hydra(hydra.compose("config")), resolve=False)
+
+    def within(part: Any, prefix: str) -> Iterator[str]:
+        for key, value in part.items() if isinstance(part, dict) else ():
+            yield f"{prefix}{key}"
+            yield from within(value, f"{prefix}{key}.")
+
+    return list(within(config, ""))
 
 
 def _count(done: int, total: int) -> None:

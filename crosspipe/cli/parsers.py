@@ -61,7 +61,7 @@ def make_parser(verb: str, does: str) -> argparse.ArgumentParser:
         )
         add("-o", "--output", type=path, metavar="OUT", help="picture: .svg, .png, .pdf or .html (default: here)")
     if verb == "convert":
-        add("source", type=path, metavar="IN", help=".json schedule or timeline, or pipelining .csv")
+        add("source", type=path, metavar="IN", help=".json schedule, .json or .parquet timeline, pipelining .csv")
         add("target", type=path, metavar="OUT", help=".json, .csv, .trace.json or .goal")
         add("--problem", type=path, metavar="PROBLEM.json", help="needed where times or messages are written")
     if verb == "advise":

@@ -67,9 +67,11 @@ def read_bandwidth(path: str | Path) -> dict[str | None, Bandwidth]:
     """
     rows: dict[str | None, list[tuple[int, float]]] = {}
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise FieldError(_FIELD, str(path), f"cannot be read ({error.strerror})", "give a CSV file") from error
+    except UnicodeDecodeError as error:
+        raise FieldError(_FIELD, str(path), f"is not text in UTF-8 ({error.reason})", "save it as UTF-8") from error
     for row in (reader := csv.DictReader(text.splitlines())):
         try:
             start, factor = float(row["start_s"]), float(row["factor"])

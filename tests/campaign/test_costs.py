@@ -98,7 +98,10 @@ def test_a_model_known_by_cost_only_can_be_simulated(monkeypatch: pytest.MonkeyP
     from types import SimpleNamespace
 
     mixtral = typed(yaml.safe_load((config_dir() / "model" / "mixtral_8x7b.yaml").read_text()), ModelConfig)
-    point = SimpleNamespace(model=mixtral, costs=PUBLISHED, until="solve", run=SimpleNamespace(data=None))
+    network = SimpleNamespace(kind="injected")
+    point = SimpleNamespace(
+        model=mixtral, costs=PUBLISHED, until="solve", run=SimpleNamespace(data=None), network=network
+    )
     check_possible(point)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="known by cost only"):
         check_possible(SimpleNamespace(**{**vars(point), "costs": CostsConfig()}))  # type: ignore[arg-type]

@@ -64,10 +64,10 @@ def test_the_demo_is_four_schedules_by_three_delays(
 def test_hydra_refusals_are_one_line_and_wrong_usage(compose: Callable[..., Composed]) -> None:
     for arguments, words in (
         (["schedule=zbh9"], "Could not find 'schedule/zbh9'; Available options in 'schedule':; 1f1b"),
-        (["solver.wrokers=2"], "Key 'wrokers' is not in struct"),
+        (["solver.wrokers=2"], "solver.wrokers: no such key; did you mean solver.workers?"),
         (["solver.time_limit_s=["], "override 'solver.time_limit_s=[': no viable alternative"),
         (["run.iterations=${nowhere}"], "nowhere"),
-        (["schedule=1f1b,zbh1", "netwrok.delay=[0,0]"], "Could not override 'netwrok.delay'"),
+        (["schedule=1f1b,zbh1", "netwrok.delay=[0,0]"], "netwrok.delay: no such key; did you mean network.delay?"),
     ):
         with pytest.raises(ConfigError) as caught:
             compose(*arguments)

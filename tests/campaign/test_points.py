@@ -10,7 +10,7 @@ import pytest
 
 from crosspipe.campaign.config import check_possible, typed
 from crosspipe.campaign.points import make_points
-from crosspipe.errors import UsageError
+from crosspipe.errors import FieldError, UsageError
 
 
 def test_names_are_made_of_what_varies(points: Callable[..., Any]) -> None:
@@ -74,6 +74,10 @@ def test_names_never_collide_and_equal_points_merge(config: dict[str, Any], chan
             "cluster.resources.*.zzz = 1: no such key; remove it, or use one of minutes,",
         ),
         ({"store": " "}, "store = ' ': is empty; give the campaign's store"),
+        ({"model__heads": 3}, "model.kv_heads = 2: 3 heads cannot share 2 key/value heads evenly"),
+        ({"profile__links": {"time_budget": 0}}, "profile.links.time_budget = 0: is not a finite number > 0"),
+        ({"profile__links": {"fewest": 5}}, "profile.links.fewest = 5: too few for a 95 % interval"),
+        ({"profile__blocks": {"repetitions": 0}}, "profile.blocks.repetitions = 0: too few for a 95 % interval"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(
@@ -94,6 +98,12 @@ def test_what_cannot_be_run_is_refused_before_anything_is_planned(
 
     words = refused(run__data=str(tmp_path / "none"))
     assert words.endswith("none': no such file or folder; give text to train on, or null")
+    table = tmp_path / "links.csv"
+    table.write_text("a,b,latency_ms,bandwidth_gbit_per_s\n0,0,1,10\n")
+    words = refused(network={"kind": "table", "file": str(table)})
+    assert words.endswith("links.csv': has no row for site 0 to site 1; add it to the table")
+    with pytest.raises(FieldError, match=r"run\.bandwidth_trace = '/nope\.csv': cannot be read"):
+        check_possible(typed(change(config, run__bandwidth_trace="/nope.csv")))
     experts = {"count": 8, "active": 2, "intermediate": 64}
     assert "is known by cost only" in refused(model__experts=experts)
     check_possible(typed(change(config, run__data=str(tmp_path))))
