@@ -19,6 +19,7 @@ from crosspipe.campaign.cluster import REPORT, Resources
 from crosspipe.campaign.driver import Plan, Summary
 from crosspipe.campaign.graph import STAGES, Node
 from crosspipe.campaign.tasks import Task
+from crosspipe.report.artifacts import does_not_fit
 from crosspipe.store.campaign_file import Ending
 
 WORDS = {"links": "profile links", "blocks": "profile blocks", "solve": "solve", "run": "run"}
@@ -94,7 +95,8 @@ class Lines:
     def ended(self, node: Node, status: Ending, reason: str) -> None:
         stage = node.request.stage
         self._counts[stage] += 1
-        self._say(f"{WORDS[stage]} {self._counts[stage]}/{self._totals[stage]}: {_names(node)} {status}")
+        count = f"{self._counts[stage]}/{self._totals[stage]}"
+        self._say(f"{WORDS[stage]} {count}: {_names(node)} {_verdict(node, status, reason)}")
 
     def now(self, stage: str, text: str) -> None:
         return None
@@ -158,8 +160,11 @@ def _names(node: Node) -> str:
     return node.points[0] if len(node.points) == 1 else f"for {len(node.points)} points"
 
 
+def _verdict(node: Node, status: str, reason: str) -> str:
+    return "infeasible" if does_not_fit(node.request.stage, status, reason) else status
+
+
 def _trouble(node: Node, status: str, reason: str) -> Text:
-    return Text(
-        f"{WORDS[node.request.stage]} {status}: {_names(node)}: {reason}",
-        style="red" if status == "failed" else "yellow",
-    )
+    verdict = _verdict(node, status, reason)
+    words = f"{WORDS[node.request.stage]} {verdict}: {_names(node)}: {reason}"
+    return Text(words, style="red" if verdict == "failed" else "yellow")

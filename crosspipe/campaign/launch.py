@@ -32,7 +32,7 @@ from crosspipe.campaign.reporting import show_report, words_of_job
 from crosspipe.errors import CrosspipeError, UsageError
 from crosspipe.problem.architecture import ModelConfig
 from crosspipe.profile.fitting_memory import check_fits, free_bytes
-from crosspipe.report.artifacts import load_campaign
+from crosspipe.report.artifacts import does_not_fit, load_campaign
 from crosspipe.store import Store
 from crosspipe.store.campaign_file import Outcome
 from crosspipe.store.store import REQUEST
@@ -143,7 +143,19 @@ def carry_out(plan: Plan, directory: Path, console: Console, largest: int | None
     failed |= {name for reference in lacking for name in plan.graph.nodes[reference].points}
     done = len(plan.points) - len(failed)
     _say(console, f"{done} of {len(plan.points)} points done in {time.monotonic() - started_s:.0f} s: {directory}")
-    if failed:
+    fits_not = {
+        name
+        for node, outcome in summary.failures
+        if does_not_fit(node.request.stage, outcome.status, outcome.reason)
+        for name in node.points
+    }
+    if fits_not:
+        one = len(fits_not) == 1
+        words = "point does not fit" if one else "points do not fit"
+        _say(
+            console, f"{len(fits_not)} {words} the memory, which is a result: the report has {'it' if one else 'them'}"
+        )
+    if failed - fits_not:
         _say(console, f"what is lacking can be tried again: crosspipe retry {directory}")
     return 1 if failed else 0
 

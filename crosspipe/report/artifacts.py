@@ -151,12 +151,17 @@ class ArtifactReader:
             outcome = self._load(path, Outcome)
             if not isinstance(outcome, Outcome):
                 return "failed", str(outcome), None
-            if stage == "solve" and outcome.status == "failed" and DOES_NOT_FIT in outcome.reason:
+            if does_not_fit(stage, outcome.status, outcome.reason):
                 return "infeasible", outcome.reason, outcome.log
             if outcome.status != "done":
                 return outcome.status, f"{STAGE_WORDS.get(stage, stage)} {_ended(outcome)}", outcome.log
         stage = next(iter(missing))
         return "waiting", f"{STAGE_WORDS.get(stage, stage)} is not finished", None
+
+
+def does_not_fit(stage: str, status: str, reason: str) -> bool:
+    """Whether an artifact is lacking because no such schedule fits the memory: a result, not a fault."""
+    return stage == "solve" and status == "failed" and DOES_NOT_FIT in reason
 
 
 def _ended(outcome: Outcome) -> str:

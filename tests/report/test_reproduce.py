@@ -44,7 +44,7 @@ def test_every_listed_experiment_and_script_exists(reproduce: ModuleType) -> Non
         assert all((ANALYSIS / f"{script}.py").is_file() for script in experiment.scripts), name
 
 
-def test_from_nothing_to_the_page(call: object, tmp_path: Path) -> None:
+def test_from_nothing_to_the_page(call: object, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out" / "small").mkdir(parents=True)
     (tmp_path / "out" / "small" / "stale.png").write_text("of an older run")
     run = SMALL.format(memory=1)  # one microbatch: 1F1B with two stages holds two on the first, and does not fit
@@ -52,6 +52,10 @@ def test_from_nothing_to_the_page(call: object, tmp_path: Path) -> None:
     assert not (out / "small" / "stale.png").exists()
     made = json.loads((out / "small" / "made.json").read_text())
     assert made["points"] == {"infeasible": 1, "done": 1}
+    said = capfd.readouterr().out
+    assert "solve 1/2: 1f1b infeasible" in said or "solve 2/2: 1f1b infeasible" in said
+    assert "1 point does not fit the memory, which is a result: the report has it" in said
+    assert "retry" not in said  # it would fail the same way
     page = (out / "README.md").read_text(encoding="utf-8")
     assert "## small: Small" in page
     assert "1 infeasible, 1 done points" in page
