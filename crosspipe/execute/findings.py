@@ -9,6 +9,7 @@ import numpy as np
 
 from crosspipe.execute.trace import LATE_NS, Trace
 from crosspipe.problem import Finding, Problem
+from crosspipe.schedule.order import Message
 from crosspipe.store import Iteration
 
 LATE_SHARE = 0.01  # of all blocks or messages; more is a finding
@@ -18,22 +19,27 @@ INSIDE_FLOOR = 0.1  # of T_F; inside a site messages take microseconds, and less
 
 
 def delay_errors(problem: Problem, runs: Sequence[Sequence[Trace]]) -> dict[str, int]:
-    """Percentiles in ns of |moment the rank went on - moment the message was to arrive|.
+    """Percentiles in ns of |moment the rank went on - moment the message was to arrive|, over wires between sites.
 
-    Over the emulated messages that a rank stood waiting for; one that came while its rank was busy cost nothing and has
-    no error. Empty where there is none.
+    Of the messages that a rank stood waiting for; one that came while its rank was busy cost nothing and has no error.
+    Inside a site the delay is the real transfer's own. Empty where there is none.
     """
     errors = [
         abs(m.resumed_ns - m.arrival_ns)
         for traces in runs
         for t in traces
         for m in t.messages
-        if m.waited_ns < m.arrival_ns and _delay_ns(problem, m.message.kind, m.message.position) > 0
+        if m.waited_ns < m.arrival_ns and _on_a_wire(problem, m.message)
     ]
     if not errors:
         return {}
     p50, p95 = np.percentile(errors, (50, 95))
     return {"p50": round(p50), "p95": round(p95), "max": max(errors), "count": len(errors)}
+
+
+def _on_a_wire(problem: Problem, message: Message) -> bool:
+    hop = problem.message_hop(message.kind, message.position)
+    return hop is not None and hop.wire is not None and hop.delay_ns > 0
 
 
 def _delay_ns(problem: Problem, kind: str, position: int) -> int:

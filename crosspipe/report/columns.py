@@ -96,8 +96,15 @@ POINT_COLUMNS = (
     Column("late_messages", "integer", "", "messages whose real transfer was slower than the emulated link"),
     Column("largest_lateness_ms", "number", "ms", "by how much the latest block or message was late"),
     Column("raw_makespan_ms", "number", "ms", "median makespan by the wall clock, before anchoring"),
-    Column("delay_error_p50_ms", "number", "ms", "injected delay against plan, median of the absolute error"),
-    Column("delay_error_p95_ms", "number", "ms", "injected delay against plan, 95th percentile of the absolute error"),
+    Column(
+        "delay_error_p50_ms", "number", "ms", "delay injected across sites against plan, median of the absolute error"
+    ),
+    Column(
+        "delay_error_p95_ms",
+        "number",
+        "ms",
+        "delay injected across sites against plan, 95th percentile of the absolute error",
+    ),
     Column("gradient_relative_error", "number", "", "first gradients against one process; null: not compared"),
     Column("loss_first", "number", "", "loss of the first iteration, warm-up included"),
     Column("loss_last", "number", "", "loss of the last iteration"),

@@ -31,7 +31,8 @@ def subtitle(results: Results, rows: Sequence[dict[str, Any]]) -> Content:
     )
     models = dict.fromkeys(r["model"] for r in rows)
     words = [f"Campaign planned {planned}", f"model {joined(list(models))}", *shapes]
-    return [" · ".join(words), " ", *(tag("span", o, class_="badge") for o in ("simulated", *_origins(rows)))]
+    simulated = ["simulated"] if any(r["predicted_makespan_ms"] is not None for r in rows) else []
+    return [" · ".join(words), " ", *(tag("span", o, class_="badge") for o in (*simulated, *_origins(rows)))]
 
 
 def summary(results: Results, rows: Sequence[dict[str, Any]]) -> Content:

@@ -193,6 +193,9 @@ def test_delay_errors_are_over_messages_that_were_waited_for():
         msgspec.structs.replace(traces[1], messages=(busy,)),
     ]
     assert delay_errors(PROBLEM, [traces]) == {"p50": 2000, "p95": 2000, "max": 2000, "count": 1}
+    inside = msgspec.structs.replace(PROBLEM.forward_hops[0], wire=None)
+    one_site = msgspec.structs.replace(PROBLEM, sites=(0, 0), forward_hops=(inside,), backward_hops=(inside,))
+    assert delay_errors(one_site, [traces]) == {}
 
 
 def test_the_share_of_real_mathematics():
