@@ -43,7 +43,7 @@ check: install  ## lint, format, types and the import contract
 bench: install  ## measure the tables of docs/benchmarks (two hours, quiet; BENCH=--quick: minutes, into build/benchmarks)
 	for script in $(BENCHES); do $(LOCK) $(BIN)/python $$script $(BENCH) || exit; done
 
-reproduce: install  ## make the paper's figures and tables again, into docs/results (over an hour)
+reproduce: install  ## make the paper's figures and tables again, into docs/results (some forty minutes)
 	$(LOCK) $(BIN)/python analysis/reproduce.py
 
 wheel: install  ## build dist/crosspipe-*.whl

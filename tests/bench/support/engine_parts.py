@@ -160,7 +160,9 @@ def _cost(repetitions: int, show: Show) -> Samples:
 def _delays(sizes: tuple[str, ...], repetitions: int, show: Show) -> Samples:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
-        ends = [context.Process(target=_delay_end, args=(rank, sizes, repetitions, folder)) for rank in (0, 1)]
+        ends = [
+            context.Process(target=_delay_end, args=(rank, sizes, repetitions, folder), daemon=True) for rank in (0, 1)
+        ]
         for end in ends:
             end.start()
         for end in ends:

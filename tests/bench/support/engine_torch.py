@@ -32,7 +32,9 @@ def _pairs(pairs: int, show: Show) -> Samples:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
         results = context.SimpleQueue()
-        ranks = [context.Process(target=_rank, args=(r, pairs, config, folder, results)) for r in range(STAGES)]
+        ranks = [
+            context.Process(target=_rank, args=(r, pairs, config, folder, results), daemon=True) for r in range(STAGES)
+        ]
         for rank in ranks:
             rank.start()
         for rank in ranks:
