@@ -7,7 +7,8 @@ an error (`crosspipe.profile.places.check_world`): all else is kept, and said.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import median
 from typing import NamedTuple
@@ -183,19 +184,20 @@ def unit_slips(links: Sequence[Link], site_of_rank: Sequence[int]) -> list[Findi
     """
     slips, far = [], []
 
-    def neighbours(link: Link, group: Callable[[Link, Sequence[int]], object]) -> list[Link]:
-        return [x for x in links if x is not link and group(x, site_of_rank) == group(link, site_of_rank)]
+    same_sites, same_kind = (_grouped(links, site_of_rank, by) for by in (_between, _kind))
 
     for quantity in ("latency_ns", "bandwidth_bytes_per_s"):
         slipped: list[Link] = []
         for link in links:
-            same = neighbours(link, _between)
-            away = _times_from(link, same if len(same) >= 2 else neighbours(link, _kind), quantity)
+            near = same_sites[_between(link, site_of_rank)]
+            near = near if len(near) > 2 else same_kind[_kind(link, site_of_rank)]
+            away = _times_from(link, (x for x in near if x is not link), quantity)
             if away is not None and UNIT_SLIP[0] <= away.factor <= UNIT_SLIP[1]:
                 slips.append(f"{away}, as a slip of units by 1000 or 1024 would be")
                 slipped.append(link)
         for link in (x for x in links if x not in slipped):
-            away = _times_from(link, [x for x in neighbours(link, _between) if x not in slipped], quantity)
+            near = same_sites[_between(link, site_of_rank)]
+            away = _times_from(link, (x for x in near if x is not link and x not in slipped), quantity)
             if away is not None and away.factor > FAR:
                 far.append(str(away))
     return _finding("unit_slip", slips) + _finding("far_from_neighbours", far)
@@ -269,6 +271,15 @@ def _alpha(link: Link) -> float:
 
 def _beta(link: Link) -> float:
     return 1e9 / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0
+
+
+def _grouped(
+    links: Sequence[Link], site_of_rank: Sequence[int], by: Callable[[Link, Sequence[int]], Hashable]
+) -> dict[Hashable, list[Link]]:
+    groups: dict[Hashable, list[Link]] = defaultdict(list)
+    for link in links:
+        groups[by(link, site_of_rank)].append(link)
+    return groups
 
 
 def _between(link: Link, site_of_rank: Sequence[int]) -> tuple[str, frozenset[int]]:
