@@ -56,7 +56,7 @@ def time_blocks(stage: SplitBackward, data: StageData, repetitions: int, fewest:
     for number in range(WARM_UP_ROUNDS + repetitions):
         if number >= WARM_UP_ROUNDS + fewest and time.monotonic() > end:
             break
-        for kinds in (("F", "D", "W"), ("F", "B")):
+        for kinds, counted in (("FDW", "FDW"), ("FB", "B")):  # the F before a fused B is another one
             (x, target), gradient = data.received(), data.gradient()
             blocks: dict[str, Callable[[], object]] = {
                 "F": lambda x=x, target=target, fused="B" in kinds: stage.forward(0, x, target, fused=fused),
@@ -66,7 +66,7 @@ def time_blocks(stage: SplitBackward, data: StageData, repetitions: int, fewest:
             }
             for kind in kinds:
                 duration = time_call(blocks[kind], data.device)
-                if number >= WARM_UP_ROUNDS and (kind, "B" in kinds) != ("F", True):  # F is that which D follows
+                if number >= WARM_UP_ROUNDS and kind in counted:
                     samples[kind].append(duration)
     return samples
 
