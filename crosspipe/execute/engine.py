@@ -9,7 +9,7 @@ noted, never hidden: its message leaves when it really ended. The engine decides
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import msgspec
 import torch
@@ -139,8 +139,7 @@ class Engine:
         memory that is not there.
         """
         self._number = -1
-        timed = promptly() if self.settings.keeps_time else nullcontext()
-        with named(lambda: self.plan.where(self._number)), timed:
+        with named(lambda: self.plan.where(self._number)), promptly(self.settings.keeps_time):
             return self._iterate(index)
 
     def _iterate(self, index: int) -> Trace:

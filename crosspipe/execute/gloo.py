@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -61,7 +60,7 @@ class GlooTransport:
     def __init__(self, rank: int, size: int, *, rendezvous: str, timeout_s: float, prompt: bool = False) -> None:
         self.rank, self.size, self.timeout_s, self.prompt = rank, size, timeout_s, prompt
         try:
-            with self.priority():
+            with promptly(prompt):
                 dist.init_process_group(
                     "gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
                 )
@@ -70,10 +69,6 @@ class GlooTransport:
                 -1, f"the {size} ranks did not find each other at {rendezvous}: {first_sentence(error)}"
             ) from error
         self._senders: dict[int, _Sender] = {}
-
-    def priority(self) -> AbstractContextManager[None]:
-        """That of the threads that carry messages, for the calling one and those that it starts."""
-        return promptly() if self.prompt else nullcontext()
 
     def post_receive(self, source: int, buffer: Tensor) -> _GlooReceipt:
         """See `crosspipe.execute.transport.Transport`."""
@@ -149,7 +144,7 @@ class _Sender:
         self._queue.put(None)
 
     def _run(self) -> None:
-        with self._transport.priority():
+        with promptly(self._transport.prompt):
             while (item := self._queue.get()) is not None:
                 if isinstance(item, threading.Event):
                     item.set()

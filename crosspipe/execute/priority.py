@@ -32,9 +32,12 @@ def may_be_prompt() -> bool:
 
 
 @contextmanager
-def promptly() -> Iterator[None]:
-    """This thread, and threads that it starts meanwhile, at real-time priority, where the system allows it."""
-    if is_prompt():
+def promptly(wanted: bool = True) -> Iterator[None]:
+    """This thread, and threads that it starts meanwhile, at real-time priority, where the system allows it.
+
+    Nothing changes where it is not `wanted`.
+    """
+    if not wanted or is_prompt():
         yield
         return
     before = os.sched_getscheduler(0), os.sched_getparam(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -111,7 +110,7 @@ def test_each_end_waits_by_its_own_time_out_and_says_whom_it_lost():
 
 
 def a_sender() -> _Sender:
-    return _Sender(SimpleNamespace(timeout_s=10.0, priority=nullcontext), 1)
+    return _Sender(SimpleNamespace(timeout_s=10.0, prompt=False), 1)
 
 
 HEADER = Header(0, 0, 0, 0, 0)
