@@ -14,7 +14,7 @@ def test_a_search_that_outlives_its_jobs_limit(cluster, tmp_path, monkeypatch):
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     resources = {stage: {"minutes": 5} for stage in ("links", "blocks", "run")}
-    resources["solve"] = {"minutes": 1, "warning_s": 30, "setup": ["renice -n 19 $$"]}
+    resources["solve"] = {"minutes": 1, "warning_s": 30, "setup": ["renice -n 5 $$"]}
     campaign = Campaign(
         cluster, tmp_path, "1f1b", "cross_wave", until="solve", costs=M70, cluster__resources=resources,
         solver={"time_limit_s": 300.0, "workers": 1, "points_per_job": 2},
