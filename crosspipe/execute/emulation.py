@@ -108,19 +108,20 @@ def open_wires(
     return wires
 
 
-class Links(NamedTuple):
+class Links:
     """All hops of a Problem as one rank sends over them; `wires` None: nothing is emulated."""
 
-    problem: Problem
-    wires: Mapping[str, Wire] | None
-    jitter: Jitter | None = None
+    def __init__(self, problem: Problem, wires: Mapping[str, Wire] | None, jitter: Jitter | None = None) -> None:
+        self._wires, self._jitter = wires, jitter
+        kinds, positions = ("F", "D", "gather", "reduce"), range(problem.positions)
+        self._hops = {(kind, at): problem.message_hop(kind, at) for kind in kinds for at in positions}
 
     def depart(self, iteration: int, message: Message, ready_ns: int) -> Departure:
         """The life of a message that is ready at `ready_ns`; all of it that moment where nothing is emulated."""
-        if self.wires is None:
+        if self._wires is None:
             return Departure(ready_ns, ready_ns, ready_ns)
-        hop = self.problem.message_hop(message.kind, message.position)
+        hop = self._hops[message.kind, message.position]
         assert hop is not None
-        if self.jitter is not None:
-            hop = self.jitter.vary(hop, iteration, message)
-        return depart_unshared(ready_ns, hop) if hop.wire is None else self.wires[hop.wire].depart(ready_ns, hop)
+        if self._jitter is not None:
+            hop = self._jitter.vary(hop, iteration, message)
+        return depart_unshared(ready_ns, hop) if hop.wire is None else self._wires[hop.wire].depart(ready_ns, hop)

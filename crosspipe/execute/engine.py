@@ -29,7 +29,7 @@ from crosspipe.execute.trace import LATE_NS, Trace, TracedBlock, TracedMessage
 from crosspipe.execute.transport import Header, Receipt, Transport
 from crosspipe.execute.variation import Jitter
 from crosspipe.problem import Problem
-from crosspipe.schedule.order import Block, Message
+from crosspipe.schedule.order import Message
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +192,7 @@ class Engine:
         with patiently():
             output, loss = self._mathematics.run(notes.index, block, tensor)
         computed = self.clock.now()
+        passed = made(self.problem, self.plan.rank, block)  # before the wait: after it, the message is waited for
         if self.settings.paced:
             cost = self.problem.costs[self.plan.rank][block.chunk]
             start = max(notes.planned, arrival)
@@ -203,15 +204,11 @@ class Engine:
         notes.blocks.append(TracedBlock(block, start, end, raw_start, computed, raw_end))
         if loss is not None:
             notes.losses.append(loss)
-        if output is not None:
-            self._pass_on(notes, block, output)
+        if output is not None and passed is not None:
+            self._pass_on(notes, *passed, output)
 
-    def _pass_on(self, notes: _Notes, block: Block, output: Tensor) -> None:
+    def _pass_on(self, notes: _Notes, message: Message, target: int, output: Tensor) -> None:
         """Keeps what a block made for its send, or hands it over where it stays on this rank."""
-        passed = made(self.problem, self.plan.rank, block)
-        if passed is None:
-            return
-        message, target = passed
         end, raw_end = notes.blocks[-1].end_ns, notes.blocks[-1].raw_end_ns
         if target != self.plan.rank:
             self._outputs[message] = output, raw_end

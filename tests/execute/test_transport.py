@@ -109,20 +109,21 @@ def test_each_end_waits_by_its_own_time_out_and_says_whom_it_lost():
     run_ranks(Hub(2, timeout_s=60), body)
 
 
-def a_sender() -> _Sender:
-    return _Sender(SimpleNamespace(timeout_s=10.0, prompt=False), 1)
+def a_sender(send) -> _Sender:
+    """Towards rank 1, over a group whose messages `send(tensor)` takes."""
+    group = SimpleNamespace(send=lambda tensors, target, tag: send(*tensors))
+    return _Sender(SimpleNamespace(timeout_s=10.0, prompt=False, group=group), 1)
 
 
 HEADER = Header(0, 0, 0, 0, 0)
 LARGE = torch.zeros(SMALL_BYTES // 4 + 1)
 
 
-def test_whatever_ends_a_send_is_raised_as_it_is(monkeypatch):
-    def wrong(tensor, **where):
+def test_whatever_ends_a_send_is_raised_as_it_is():
+    def wrong(tensor):
         raise TypeError("no such number format")
 
-    monkeypatch.setattr(dist, "isend", wrong)
-    sender = a_sender()
+    sender = a_sender(wrong)
     with pytest.raises(TypeError, match="no such number format"):
         sender.put(HEADER, torch.zeros(1))
     sender.put(HEADER, LARGE)
@@ -131,18 +132,17 @@ def test_whatever_ends_a_send_is_raised_as_it_is(monkeypatch):
     sender.close()
 
 
-def test_a_small_message_never_overtakes_a_large_one(monkeypatch):
+def test_a_small_message_never_overtakes_a_large_one():
     """The large one's thread is held up; a small one that comes then waits behind it, later ones go at once."""
     go, order = threading.Event(), []
 
-    def slow(tensor, dst, tag):
+    def slow(tensor):
         if tensor.nbytes > SMALL_BYTES:
             assert go.wait(10)
         order.append((tensor.nbytes, threading.current_thread() is threading.main_thread()))
         return SimpleNamespace(wait=lambda timeout: True)
 
-    monkeypatch.setattr(dist, "isend", slow)
-    sender, head = a_sender(), 8 * len(HEADER)
+    sender, head = a_sender(slow), 8 * len(HEADER)
     sender.put(HEADER, LARGE)
     sender.put(HEADER, torch.zeros(1))
     go.set()
