@@ -93,6 +93,9 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     it. A `bandwidth_gbit_per_s` of None beside a latency in ms means that bytes cost nothing. With `kind: table`,
     `file` is a CSV (`crosspipe.profile.imported`) of every pair of sites; `links` is what it says: source site, target
     site, latency in ns, bytes/s. `origin` says of a measured link what it is, where it is not a real one.
+
+    `inside_ratio` injects the hops inside a site too, each T_F times it whatever its bytes, where the machine that runs
+    stands for one with other links; None: they take what was measured.
     """
 
     name: str = ""
@@ -104,6 +107,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     bandwidth_ratio: float | None = None
     latency_ms: float | None = None
     bandwidth_gbit_per_s: float | None = None
+    inside_ratio: float | None = None
     tolerance: float = 0.02
     origin: Literal["shaped TCP", "real link"] | None = None
 
@@ -111,6 +115,8 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
         ratios = [n for n in ("delay", "latency_ratio", "bandwidth_ratio") if getattr(self, n) is not None]
         absolute = [n for n in ("latency_ms", "bandwidth_gbit_per_s") if getattr(self, n) is not None]
         given = ratios + absolute
+        if self.kind == "measured" and self.inside_ratio is not None:
+            given = [*given, "inside_ratio"]
         if self.kind == "measured" and given:
             self._refuse(given[0], "nothing is injected with network.kind=measured", "remove it, or inject")
         if self.kind != "measured" and self.origin:
@@ -127,7 +133,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
             self._refuse("delay", "there is nothing to inject", "give network.delay=[1,0.25], or use network=measured")
         if absolute and self.latency_ms is None:
             self._refuse("latency_ms", "a bandwidth alone is no link", "give network.latency_ms too (0 is fine)")
-        for name in ("latency_ratio", "bandwidth_ratio", "latency_ms", "tolerance"):
+        for name in ("latency_ratio", "bandwidth_ratio", "latency_ms", "inside_ratio", "tolerance"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 self._refuse(name, "is not a finite number >= 0", "use 0 or more")

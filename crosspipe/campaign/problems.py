@@ -27,7 +27,7 @@ def build_problem(
     Profiled durations are multiplied by `pace` (None: 1); T_F is that of the paced blocks, so ratios of T_F mean the
     same whatever the pace, and a link in ms and Gbit/s is taken as it is. T_bw is the serialisation of the largest
     message across sites, of all replicas together. Rank r of the link table is stage r; without a table (a simulated
-    point) messages inside a site cost nothing and those across sites must be injected.
+    point) messages inside a site cost nothing unless they are injected, and those across sites must be.
 
     Raises FieldError where blocks and pipeline do not belong together, a link was not measured, or the measured link
     across sites is slower than the injected one by more than `network.tolerance` of T_F.
@@ -58,7 +58,11 @@ def build_problem(
             measured = links.between(source, target)
             as_measured = measured.hop(size)
         if sites[source] == sites[target]:
-            return as_measured
+            if network.inside_ratio is None:
+                return as_measured
+            wanted = Hop(latency_ns=round(network.inside_ratio * reference_ns))
+            _check_measured(as_measured, wanted, source, target, size, reference_ns, network.tolerance)
+            return wanted
         wire = wire_name(sites[source], sites[target])
         if injected is None:
             if links is None:

@@ -65,6 +65,23 @@ def test_pace_multiplies_durations_and_ratios_are_of_the_paced_reference() -> No
     assert unpaced.forward_hops[1].latency_ns == 5 * MS
 
 
+def test_hops_inside_a_site_are_injected_where_asked_for() -> None:
+    problem = build(delay=(1.0, 0.25), inside_ratio=0.07)
+    inside = Hop(latency_ns=700_000)  # of 10 ms, whatever the bytes; no wire: nobody queues
+    assert problem.forward_hops == (inside, Hop(latency_ns=10 * MS, serialisation_ns=2_500_000, wire="0>1"), inside)
+    assert problem.backward_hops[0] == inside
+    with pytest.raises(FieldError, match=r"the measured link 0->1 takes 0\.011 ms .* slower than the link it should"):
+        build(delay=(1.0, 0.25), inside_ratio=0.0, tolerance=0.001)
+    simulated = build_problem(
+        BLOCKS,
+        None,
+        network=NetworkConfig(kind="injected", delay=(0, 0), inside_ratio=0.1),
+        pipeline=PIPELINE,
+        pace=None,
+    )
+    assert simulated.forward_hops[0] == Hop(latency_ns=500_000)  # of 5 ms
+
+
 def test_a_table_from_a_file_is_injected_for_its_pair_of_sites(tmp_path: Path) -> None:
     file = tmp_path / "links.csv"
     file.write_text("from,to,latency_ms,bandwidth_mbit_per_s\na,b,7,8\nb,a,9,4\n")  # 1 and 2 us a byte
@@ -169,6 +186,8 @@ def test_blocks_of_another_split_are_refused() -> None:
         ({"delay": (1, 1), "latency_ms": 3.0}, "network.latency_ms = 3.0: network.delay is given too"),
         ({"bandwidth_gbit_per_s": 1.0}, "network.latency_ms = None: a bandwidth alone is no link"),
         ({"latency_ms": 1.0, "bandwidth_gbit_per_s": 0.0}, "is not a bandwidth"),
+        ({"delay": (0, 0), "inside_ratio": -0.1}, "network.inside_ratio = -0.1: is not a finite number >= 0"),
+        ({"kind": "measured", "inside_ratio": 0.1}, "network.inside_ratio = 0.1: nothing is injected"),
         ({"kind": "measured", "delay": (0, 0)}, "nothing is injected with network.kind=measured"),
     ],
 )
