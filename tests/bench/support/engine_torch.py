@@ -28,7 +28,7 @@ def torch_groups(*, quick: bool) -> list[Group]:
 
 
 def _pairs(pairs: int, show: Show) -> Samples:
-    config = fitting_model(STAGES)
+    config = fitting_model(((1,),) * STAGES)
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="crosspipe-bench-") as folder:
         results = context.SimpleQueue()
