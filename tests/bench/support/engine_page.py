@@ -16,7 +16,8 @@ SECTIONS = {
         "the paper's M70 takes there over one 200 Gbit/s port. Off the "
         "prediction: |measured / predicted − 1| of the anchored makespan of an iteration, and the same with the "
         "makespan that the raw durations give without any anchor. Late: blocks and messages of all iterations that "
-        "missed their anchor by more than 0.5 ms. Real mathematics: of the paced block time."
+        "missed their anchor by more than 0.5 ms. Real mathematics: of the paced block time; a short run before "
+        "each says how long the sequences must be for it."
     ),
     "Emulated delay": (
         "Two processes over gloo, receives posted ahead; |moment the receiver went on − moment it should have|, rows "
